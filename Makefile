@@ -1,0 +1,37 @@
+# Every target makes .venv and installs what it needs first; all are safe to repeat.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help app notebooks test lint clean
+
+help:
+	@echo "make app        the demo in your browser; ARGS=\"--port 7861\" goes to app.py"
+	@echo "make notebooks  the lessons in JupyterLab"
+	@echo "make test       all tests"
+	@echo "make lint       style and types"
+
+app: $(VENV)/installed-app
+	$(BIN)/python app.py $(ARGS)
+
+notebooks: $(VENV)/installed-notebooks
+	$(BIN)/jupyter lab notebooks $(ARGS)
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+# One stamp per set of extras: a changed pyproject.toml or constraints.txt installs again.
+$(VENV)/installed-%: pyproject.toml constraints.txt | $(VENV)
+	$(BIN)/pip install --constraint constraints.txt --editable ".[$*]"
+	touch $@
+
+$(VENV):
+	$(PYTHON) -m venv $(VENV)

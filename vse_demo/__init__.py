@@ -1,0 +1,49 @@
+"""Visual-semantic embedding: adaptive pooling (AdPool), adaptive negatives (AdOpt), and search."""
+
+from vse_demo.aggregators import POOLINGS, build_pooling
+from vse_demo.data import CaptionedImages, open_dataset
+from vse_demo.evaluation import evaluate, retrieval_ranks
+from vse_demo.model import VSE, Ensemble, ModelConfig
+from vse_demo.objectives import (
+    OBJECTIVES,
+    AdOpt,
+    HardTriplet,
+    ScheduledTriplet,
+    SumOfViolations,
+    alignment,
+    build_objective,
+    negative_count,
+    uniformity,
+)
+from vse_demo.pooling import AdPool, PoolTrace, RankPool
+from vse_demo.retrieval import Gallery
+from vse_demo.training import PRESETS, TrainConfig, make_config, train
+
+__all__ = [
+    "OBJECTIVES",
+    "POOLINGS",
+    "PRESETS",
+    "VSE",
+    "AdOpt",
+    "AdPool",
+    "CaptionedImages",
+    "Ensemble",
+    "Gallery",
+    "HardTriplet",
+    "ModelConfig",
+    "PoolTrace",
+    "RankPool",
+    "ScheduledTriplet",
+    "SumOfViolations",
+    "TrainConfig",
+    "alignment",
+    "build_objective",
+    "build_pooling",
+    "evaluate",
+    "make_config",
+    "negative_count",
+    "open_dataset",
+    "retrieval_ranks",
+    "train",
+    "uniformity",
+]

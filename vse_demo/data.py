@@ -1,0 +1,243 @@
+"""Pictures and their captions, from every layout that people have on disk.
+
+`open_dataset(folder)` recognises
+- Karpathy's layout (Flickr8k, Flickr30K, MS-COCO): `dataset_*.json` beside `images/`;
+- Flickr30K as its Hugging Face copy: `flickr_annotations_30k.csv` beside `flickr30k-images.zip`,
+  read in place, never unpacked;
+- precomputed regions: `{split}_ims.npy` beside `{split}_caps.txt`;
+- any folder of pictures, with a `captions.json` (Karpathy's layout, or file name → captions) or without.
+
+No model is known here: pictures come out as PIL images, captions as strings.
+"""
+
+import csv
+import hashlib
+import json
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from vse_demo.files import FileError, read_json
+
+ImageFile = Path | zipfile.Path
+PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
+MAX_PIXELS = 100_000_000  # a 100-megapixel picture takes 300 MB; larger ones are refused
+
+
+@dataclass(frozen=True)
+class CaptionedImages:
+    """One split: pictures, captions, and which picture each caption describes."""
+
+    images: Sequence[ImageFile] | np.ndarray  # files, or regions (I, N, C)
+    names: list[str]  # of the pictures
+    captions: list[str]
+    owner: np.ndarray  # (C,) int64: the index of each caption's picture
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def captions_of(self, image: int) -> list[str]:
+        return [self.captions[index] for index in np.flatnonzero(self.owner == image)]
+
+
+class Dataset:
+    """The splits of one folder. `restval`, COCO's spare validation images, counts as `train`."""
+
+    def __init__(self, folder: Path, splits: dict[str, Callable[[], CaptionedImages]]):
+        self.folder = folder
+        self._splits = splits
+
+    @property
+    def splits(self) -> list[str]:
+        return list(self._splits)
+
+    def split(self, name: str) -> CaptionedImages:
+        """One split; every picture that it names is there."""
+        if name not in self._splits:
+            raise FileError(f"{self.folder} has no split {name!r}; it has {', '.join(self.splits)}")
+        return self._splits[name]()
+
+
+def open_dataset(folder: str | Path) -> Dataset:
+    """Recognise the layout of a folder and read its caption files; pictures are not opened yet."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileError(f"{folder} is not a folder")
+    karpathy = sorted(folder.glob("dataset_*.json"))
+    if len(karpathy) > 1:
+        raise FileError(f"{folder} holds several caption files: {', '.join(path.name for path in karpathy)}; keep one")
+    if karpathy:
+        return _open_karpathy(folder, karpathy[0])
+    if (folder / "flickr_annotations_30k.csv").exists():
+        return _open_hub_copy(folder)
+    if any(folder.glob("*_ims.npy")):
+        return _open_precomputed(folder)
+    if (folder / "captions.json").exists():
+        return _open_captions_json(folder)
+    return _open_pictures(folder)
+
+
+def read_image(file: ImageFile) -> Image.Image:
+    """Decode one picture: upright, RGB, its first frame if it moves."""
+    try:
+        with file.open("rb") as stream, Image.open(stream) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise FileError(f"{file.name}: {image.width} × {image.height} pixels are more than this program reads")
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except FileError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise FileError(f"{file.name}: more pixels than this program reads") from error
+    except Exception as error:  # decoders fail in many ways on broken files: all mean the same here
+        raise FileError(f"{file.name} cannot be read as a picture: {error}") from error
+
+
+def content_digest(item: ImageFile | np.ndarray) -> str:
+    """A fingerprint of a picture's bytes, or of a precomputed row."""
+    if isinstance(item, np.ndarray):
+        return hashlib.blake2b(np.ascontiguousarray(item).data, digest_size=16).hexdigest()
+    with item.open("rb") as stream:
+        return hashlib.blake2b(stream.read(), digest_size=16).hexdigest()
+
+
+def merge_duplicates(data: CaptionedImages) -> CaptionedImages:
+    """Count pictures of the same content once, with the captions of all: none can outrank its own copy."""
+    first: dict[str, int] = {}
+    kept: list[int] = []
+    new_index = np.empty(len(data), dtype=np.int64)
+    for index in range(len(data)):
+        digest = content_digest(data.images[index])
+        if digest not in first:
+            first[digest] = len(kept)
+            kept.append(index)
+        new_index[index] = first[digest]
+    images = data.images[kept] if isinstance(data.images, np.ndarray) else [data.images[index] for index in kept]
+    return CaptionedImages(images, [data.names[index] for index in kept], data.captions, new_index[data.owner])
+
+
+def _open_karpathy(folder: Path, json_file: Path) -> Dataset:
+    content = read_json(json_file)
+    records = content.get("images") if isinstance(content, dict) else None
+    if not isinstance(records, list):
+        raise FileError(f'{json_file} is not in Karpathy\'s layout: no list under "images"')
+    splits: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+    for number, record in enumerate(records):
+        try:
+            name = str(PurePosixPath(record.get("filepath", "")) / record["filename"])
+            captions = [_caption(sentence["raw"]) for sentence in record["sentences"]]
+            splits[record.get("split", "all").replace("restval", "train")].append((name, captions))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise FileError(f"{json_file}: record {number} is broken: {error!r}") from error
+    root = folder / "images" if (folder / "images").is_dir() else folder
+    return _dataset(folder, splits, lambda names: _find_files(root, names, json_file))
+
+
+def _open_hub_copy(folder: Path) -> Dataset:
+    table = folder / "flickr_annotations_30k.csv"
+    archive = folder / "flickr30k-images.zip"
+    splits: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                captions = [_caption(caption) for caption in json.loads(row["raw"])]
+                splits[row["split"]].append((row["filename"], captions))
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise FileError(f"{table} is not the caption table of the Hugging Face copy: {error!r}") from error
+    return _dataset(folder, splits, lambda names: _find_in_archive(archive, names))
+
+
+def _open_captions_json(folder: Path) -> Dataset:
+    json_file = folder / "captions.json"
+    content = read_json(json_file)
+    if isinstance(content, dict) and isinstance(content.get("images"), list):
+        return _open_karpathy(folder, json_file)
+    try:
+        records = [(str(name), [_caption(caption) for caption in captions]) for name, captions in content.items()]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise FileError(f"{json_file} must map file names to lists of captions: {error}") from error
+    root = folder / "images" if (folder / "images").is_dir() else folder
+    return _dataset(folder, {"all": records}, lambda names: _find_files(root, names, json_file))
+
+
+def _open_pictures(folder: Path) -> Dataset:
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    if not names:
+        raise FileError(f"{folder} holds no pictures and no caption file that this program knows")
+    return _dataset(folder, {"all": [(name, []) for name in names]}, lambda found: _find_files(folder, found, folder))
+
+
+def _open_precomputed(folder: Path) -> Dataset:
+    names = sorted(path.name.removesuffix("_ims.npy") for path in folder.glob("*_ims.npy"))
+    return Dataset(folder, {name: lambda name=name: _read_precomputed(folder, name) for name in names})  # type: ignore[misc]
+
+
+def _read_precomputed(folder: Path, split: str) -> CaptionedImages:
+    """Regions (I, N, C), mapped rather than read, with a whole number of captions for each."""
+    regions_file, captions_file = folder / f"{split}_ims.npy", folder / f"{split}_caps.txt"
+    try:
+        regions = np.load(regions_file, mmap_mode="r", allow_pickle=False)
+        captions = [_caption(line) for line in captions_file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot read {split!r} of {folder}: {error}") from error
+    if regions.ndim == 2:  # one vector per image, as in the first VSE data
+        regions = regions[:, None]
+    if regions.ndim != 3 or len(regions) == 0 or len(captions) % len(regions):
+        raise FileError(
+            f"{regions_file.name} is {regions.shape} and {captions_file.name} has {len(captions)} lines: "
+            "the captions must be a whole multiple of the images"
+        )
+    owner = np.arange(len(captions), dtype=np.int64) // (len(captions) // len(regions))
+    return CaptionedImages(regions, [f"{split} {index}" for index in range(len(regions))], captions, owner)
+
+
+def _dataset(
+    folder: Path,
+    splits: dict[str, list[tuple[str, list[str]]]],
+    find: Callable[[list[str]], Sequence[ImageFile]],
+) -> Dataset:
+    def load(records: list[tuple[str, list[str]]]) -> CaptionedImages:
+        names = [name for name, _ in records]
+        captions = [caption for _, of_image in records for caption in of_image]
+        owner = np.repeat(np.arange(len(records)), [len(of_image) for _, of_image in records]).astype(np.int64)
+        return CaptionedImages(find(names), names, captions, owner)
+
+    return Dataset(folder, {name: lambda records=records: load(records) for name, records in splits.items()})  # type: ignore[misc]
+
+
+def _find_files(root: Path, names: list[str], listed_in: Path) -> list[Path]:
+    inside = root.resolve()
+    paths = [root / name for name in names]
+    for path, name in zip(paths, names, strict=True):
+        if not path.resolve().is_relative_to(inside):
+            raise FileError(f"{listed_in}: {name!r} lies outside {root}; pictures must be inside the folder")
+    missing = [name for name, path in zip(names, paths, strict=True) if not path.is_file()]
+    _refuse_missing(missing, len(names), root)
+    return paths
+
+
+def _find_in_archive(archive: Path, names: list[str]) -> list[zipfile.Path]:
+    try:
+        opened = zipfile.ZipFile(archive)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise FileError(f"{archive} cannot be read: {error}") from error
+    members = {PurePosixPath(member).name: member for member in opened.namelist() if "__MACOSX" not in member}
+    _refuse_missing([name for name in names if name not in members], len(names), archive)
+    return [zipfile.Path(opened, members[name]) for name in names]
+
+
+def _refuse_missing(missing: list[str], total: int, place: Path) -> None:
+    if missing:
+        some = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+        raise FileError(f"{len(missing)} of {total} pictures are not in {place}: {some}")
+
+
+def _caption(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"a caption must be a sentence, not {value!r}")
+    return value.strip()

@@ -1,0 +1,199 @@
+"""From a set of vectors to one vector: (B, N, D) -> (B, D), as sort → weighted sum.
+
+Mean, max and k-max differ only in the weight they give to each rank, so they are one class,
+`RankPool`. `AdPool` learns those weights, adds a soft maximum and learns how to balance the two.
+The other aggregators of the paper's comparison are in `aggregators`.
+
+Everywhere: `mask` is (B, N), True where a row is real. A padded row takes no part in a sort, a
+softmax or a statistic, whatever it holds (NaN included), so a vector never depends on its batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vse_demo.layers import check_choice
+
+VARIANTS = ("paper", "official")  # the equations of the paper, or the authors' code where they part
+
+
+def real_rows(features: Tensor, mask: Tensor | None) -> Tensor:
+    """The mask of `features`, checked: all True when none was given."""
+    if features.dim() != 3:
+        raise ValueError(f"features are {tuple(features.shape)}, pooling needs three axes (B, N, D)")
+    if features.shape[1] == 0:
+        raise ValueError("features have no rows to pool: N is 0")
+    if mask is None:
+        return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+    if mask.shape != features.shape[:2]:
+        raise ValueError(f"mask is {tuple(mask.shape)}, features need {tuple(features.shape[:2])}")
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask is {mask.dtype}, it must be torch.bool: True where a row is real")
+    empty = (~mask.any(1)).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(f"nothing to pool: no real row in batch item {', '.join(map(str, empty[:5]))}")
+    return mask
+
+
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax along N of (B, N) or (B, N, D) scores; padded rows get weight 0."""
+    if scores.dim() == 3:
+        mask = mask.unsqueeze(-1)
+    return scores.masked_fill(~mask, -torch.inf).softmax(1)
+
+
+def sort_rows(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sort each dimension on its own, largest first; padded rows come last and hold 0.
+
+    Returns the sorted values (B, N, D), the row that each came from (B, N, D), and which ranks are
+    real (B, N).
+
+    >>> values, order, ranks = sort_rows(torch.tensor([[[1., 6.], [3., 4.]]]), torch.tensor([[True, True]]))
+    >>> values
+    tensor([[[3., 6.],
+             [1., 4.]]])
+    """
+    keep = mask.unsqueeze(-1)
+    values, order = features.masked_fill(~keep, -torch.inf).sort(dim=1, descending=True)
+    ranks = torch.arange(features.shape[1], device=features.device) < mask.sum(1, keepdim=True)
+    return values.masked_fill(~ranks.unsqueeze(-1), 0), order, ranks
+
+
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """Sum (B, N, D) values over N with weights per row (B, N) or per value (B, N, D)."""
+    if weights.dim() == 2:
+        return torch.einsum("bn,bnd->bd", weights, values)
+    return (weights * values).sum(1)
+
+
+class RankPool(nn.Module):
+    """Sort → weighted sum with fixed weights, the first for the largest value of each dimension.
+
+    `[1]` is max pooling, `[1] * k` the mean of the k largest, `None` (equal weights for all rows)
+    the mean. Ranks past the end of `weights` count nothing. The weights are scaled to sum to 1 over
+    the real rows of each item, so 5-max of a set of three is the mean of the three.
+
+    >>> RankPool([1, 1])(torch.tensor([[[1.], [5.], [3.]]]))
+    tensor([[4.]])
+    """
+
+    def __init__(self, weights: Sequence[float] | None = None):
+        super().__init__()
+        if weights is not None and (len(weights) == 0 or weights[0] <= 0 or min(weights) < 0):
+            raise ValueError(f"rank weights must be at least 0, and the first above 0; got {list(weights)}")
+        self.weights = None if weights is None else tuple(map(float, weights))
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        mask = real_rows(features, mask)
+        values, _, ranks = sort_rows(features, mask)
+        weights = self.rank_weights(features) * ranks  # (B, N)
+        return weighted_sum(weights / weights.sum(1, keepdim=True), values)
+
+    def rank_weights(self, features: Tensor) -> Tensor:
+        if self.weights is None:
+            return features.new_ones(features.shape[1])
+        given = features.new_tensor(self.weights[: features.shape[1]])
+        return nn.functional.pad(given, (0, features.shape[1] - len(given)))
+
+
+@dataclass(frozen=True)
+class PoolTrace:
+    """What AdPool did to one batch, for plots and explanations. A level switched off leaves None."""
+
+    sorted_values: Tensor  # (B, N, D) largest first, padding last and 0
+    order: Tensor  # (B, N, D) the row that each sorted value came from
+    token_weights: Tensor | None  # by rank: (B, N) for the paper's variant, (B, N, D) for the official one
+    embedding_weights: Tensor | None  # (B, N, D), rows in their own order
+    balance: Tensor  # (B, 2): weight of the token level, weight of the embedding level
+
+    def input_weights(self) -> Tensor:
+        """The weight of every input value in the output, (B, N, D).
+
+        AdPool's output is `(weights * features).sum(1)` exactly, so a similarity splits into one
+        part per row without any approximation.
+        """
+        total = torch.zeros_like(self.sorted_values)
+        if self.token_weights is not None:
+            by_rank = self.token_weights
+            if by_rank.dim() == 2:
+                by_rank = by_rank.unsqueeze(-1).expand_as(total)
+            total = total.scatter(1, self.order, by_rank) * self.balance[:, :1, None]
+        if self.embedding_weights is not None:
+            total = total + self.embedding_weights * self.balance[:, 1:, None]
+        return total
+
+
+class AdPool(nn.Module):
+    """Adaptive pooling: learn the weight of each rank, and how much to trust a soft maximum.
+
+    Token level: a softmax over the sorted rows, from a learned score of each row (`paper`: one
+    scalar per row, `u @ w`) or of each value (`official`: `relu(linear(u))`, a weight per rank and
+    dimension). Embedding level, without parameters: a softmax over the raw values of each
+    dimension, a soft maximum. Balance: a shared vector scores both results, and the softmax of the
+    two scores mixes them; or two fixed weights.
+
+    Source: Zhang et al., EACL 2023, arXiv:2210.02206, section 3.2. Unlike the authors' code, padded
+    rows take no part in the token softmax: there an embedding changes with the longest caption of
+    its batch. The bias of their balance layer is left out, since it cancels in the softmax.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        variant: str = "paper",
+        token: bool = True,
+        embedding: bool = True,
+        balance: tuple[float, float] | None = None,  # None: learned
+    ):
+        super().__init__()
+        if not (token or embedding):
+            raise ValueError("AdPool needs its token level, its embedding level, or both")
+        self.dim = dim
+        self.variant = check_choice(variant, VARIANTS, "AdPool variant")
+        self.token, self.embedding = token, embedding
+        self.fixed_balance = balance
+        if token:
+            self.token_score = nn.Linear(dim, 1, bias=False) if variant == "paper" else nn.Linear(dim, dim)
+        if token and embedding and balance is None:
+            self.balance_score = nn.Linear(dim, 1, bias=False)
+
+    def forward(
+        self, features: Tensor, mask: Tensor | None = None, return_trace: bool = False
+    ) -> Tensor | tuple[Tensor, PoolTrace]:
+        if features.shape[-1] != self.dim:
+            raise ValueError(f"features have {features.shape[-1]} dimensions, this AdPool has {self.dim}")
+        mask = real_rows(features, mask)
+        features = features.masked_fill(~mask.unsqueeze(-1), 0)
+        values, order, ranks = sort_rows(features, mask)
+        token_weights = embedding_weights = None
+        levels = []  # pooled vectors (B, D)
+        if self.token:
+            token_weights = self.token_weights(values, ranks)
+            levels.append(weighted_sum(token_weights, values))
+        if self.embedding:
+            embedding_weights = masked_softmax(features, mask)
+            levels.append(weighted_sum(embedding_weights, features))
+        balance = self.balance(levels)
+        pooled = balance[:, :1] * levels[0] + balance[:, 1:] * levels[-1]
+        if not return_trace:
+            return pooled
+        return pooled, PoolTrace(values, order, token_weights, embedding_weights, balance)
+
+    def token_weights(self, values: Tensor, ranks: Tensor) -> Tensor:
+        if self.variant == "paper":
+            return masked_softmax(self.token_score(values).squeeze(-1), ranks)  # (B, N)
+        return masked_softmax(self.token_score(values).relu(), ranks)  # (B, N, D)
+
+    def balance(self, levels: list[Tensor]) -> Tensor:
+        """The weights (B, 2) of the token level and the embedding level."""
+        first = levels[0]
+        if not (self.token and self.embedding):
+            return first.new_tensor([float(self.token), float(self.embedding)]).expand(len(first), 2)
+        if self.fixed_balance is not None:
+            return first.new_tensor(self.fixed_balance).expand(len(first), 2)
+        return torch.cat([self.balance_score(level) for level in levels], dim=1).softmax(1)
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, variant={self.variant!r}, token={self.token}, embedding={self.embedding}"

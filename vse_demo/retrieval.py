@@ -1,0 +1,155 @@
+"""Search: pictures and captions as unit vectors, exact top-k, kept on disk between runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from vse_demo.data import CaptionedImages, content_digest, merge_duplicates
+from vse_demo.files import FileError, read_json, recover_folder, replace_folder, write_atomic, write_json
+from vse_demo.model import VSE, Ensemble, ImageLike
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One result: its number in the gallery, the picture's name or the caption, and the cosine."""
+
+    index: int
+    item: str
+    score: float
+
+
+def top_k(queries: Tensor, vectors: Tensor, k: int, chunk: int = 65536) -> tuple[Tensor, Tensor]:
+    """The k largest dot products of each query (Q, D) with vectors (M, D): scores and numbers, (Q, k).
+
+    Exact. Only one chunk of similarities is held at a time.
+    """
+    k = min(k, len(vectors))
+    scores = queries.new_empty(len(queries), 0)
+    numbers = torch.empty(len(queries), 0, dtype=torch.int64)
+    for start in range(0, len(vectors), chunk):
+        here = queries @ vectors[start : start + chunk].T
+        best, where = here.topk(min(k, here.shape[1]), dim=1)
+        scores, order = torch.cat([scores, best], 1).topk(min(k, scores.shape[1] + best.shape[1]), dim=1)
+        numbers = torch.cat([numbers, where + start], 1).gather(1, order)
+    return scores, numbers
+
+
+@dataclass
+class Gallery:
+    """Pictures and captions that a model has encoded, ready to be searched both ways."""
+
+    model: VSE | Ensemble
+    names: list[str] = field(default_factory=list)  # of the pictures
+    digests: list[str] = field(default_factory=list)  # of their contents
+    captions: list[str] = field(default_factory=list)
+    owner: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # picture of each caption
+    image_vectors: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (I, D)
+    caption_vectors: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (C, D)
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            self.image_vectors = torch.empty(0, self.model.dim)
+            self.caption_vectors = torch.empty(0, self.model.dim)
+
+    @classmethod
+    def build(cls, model: VSE | Ensemble, data: CaptionedImages, progress: bool = True) -> "Gallery":
+        """Encode a whole split."""
+        gallery = cls(model)
+        gallery.add(data, progress)
+        return gallery
+
+    def add(self, data: CaptionedImages, progress: bool = True) -> int:
+        """Encode the pictures that are not here yet, and their captions; how many there were.
+
+        A picture is known by its content, so a copy under another name is not a new one.
+        """
+        data = merge_duplicates(data)
+        known = set(self.digests)
+        digests = [content_digest(data.images[index]) for index in range(len(data))]
+        new = [index for index, digest in enumerate(digests) if digest not in known]
+        place = {index: len(self) + position for position, index in enumerate(new)}
+        captions = [number for number, picture in enumerate(data.owner.tolist()) if picture in place]
+        sentences = [data.captions[number] for number in captions]
+        image_vectors = self.model.encode_images([data.images[index] for index in new], progress=progress)
+        caption_vectors = self.model.encode_texts(sentences, progress=progress)
+        self.names += [data.names[index] for index in new]
+        self.digests += [digests[index] for index in new]
+        self.captions += sentences
+        self.owner = np.r_[self.owner, np.array([place[data.owner[number]] for number in captions], np.int64)]
+        self.image_vectors = torch.cat([self.image_vectors, image_vectors])
+        self.caption_vectors = torch.cat([self.caption_vectors, caption_vectors])
+        return len(new)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def search_images(self, text: str, k: int = 5) -> list[Hit]:
+        """The pictures nearest to a sentence, best first."""
+        return _hits(self.model.encode_texts([text]), self.image_vectors, self.names, k)
+
+    def search_captions(self, image: ImageLike, k: int = 5) -> list[Hit]:
+        """The captions nearest to a picture, best first."""
+        return _hits(self.model.encode_images([image]), self.caption_vectors, self.captions, k)
+
+    def save(self, folder: str | Path) -> None:
+        """Write vectors and names, in place of what was in `folder`; the model is not included."""
+        tensors = {
+            "image_vectors": self.image_vectors,
+            "caption_vectors": self.caption_vectors,
+            "owner": torch.from_numpy(self.owner),
+        }
+        with replace_folder(Path(folder)) as fresh:
+            write_atomic(fresh / "gallery.safetensors", save(tensors))
+            names = {"names": self.names, "digests": self.digests, "captions": self.captions}
+            write_json(fresh / "gallery.json", {"format": FORMAT, "model": self.model.fingerprint(), **names})
+
+    @classmethod
+    def load(cls, folder: str | Path, model: VSE | Ensemble) -> "Gallery":
+        """Read what `save` wrote; the model must be the one that encoded it."""
+        folder = Path(folder)
+        recover_folder(folder)
+        about = read_json(folder / "gallery.json")
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
+            raise FileError(f"{folder / 'gallery.json'} is not a gallery of format {FORMAT}")
+        if about.get("model") != model.fingerprint():
+            raise FileError(f"{folder} was encoded by another model: index it again with this one")
+        try:
+            tensors = load_file(folder / "gallery.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise FileError(f"{folder / 'gallery.safetensors'} cannot be read: {error}") from error
+        _check_parts(folder, about, tensors, model.dim)
+        return cls(
+            model, about["names"], about["digests"], about["captions"],
+            tensors["owner"].numpy(), tensors["image_vectors"], tensors["caption_vectors"],
+        )  # fmt: skip
+
+
+def _hits(query: Tensor, vectors: Tensor, items: Sequence[str], k: int) -> list[Hit]:
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    scores, numbers = top_k(query, vectors, k)
+    found = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
+    return [Hit(number, items[number], score) for number, score in found]
+
+
+def _check_parts(folder: Path, about: dict[str, list[str]], tensors: dict[str, Tensor], dim: int) -> None:
+    """The two files of a gallery must speak of the same things."""
+    for key in ("names", "digests", "captions"):
+        if not isinstance(about.get(key), list) or not all(isinstance(item, str) for item in about[key]):
+            raise FileError(f"{folder / 'gallery.json'}: {key!r} must be a list of strings")
+    pictures, captions = len(about["names"]), len(about["captions"])
+    expected = {"image_vectors": (pictures, dim), "caption_vectors": (captions, dim), "owner": (captions,)}
+    for key, shape in expected.items():
+        if key not in tensors or tuple(tensors[key].shape) != shape:
+            raise FileError(f"{folder}: {key!r} in gallery.safetensors does not fit gallery.json, which needs {shape}")
+    owner = tensors["owner"]
+    if len(about["digests"]) != pictures or owner.dtype != torch.int64 or ((owner < 0) | (owner >= pictures)).any():
+        raise FileError(f"{folder}: a caption or a digest belongs to no picture")

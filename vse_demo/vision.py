@@ -1,0 +1,130 @@
+"""Pictures -> (B, N, D) features: grid cells of a CNN, patches of a ViT, or precomputed regions.
+
+An `ImageEncoder` has two halves. The backbone turns pixels into cells (B, N, C); while it is frozen
+its cells can be computed once and kept (see `features`). The projection turns cells into features of
+the joint dimension and is always trained. Regions come from a detector that is not part of this
+project: they enter after the backbone.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from vse_demo.files import FileError
+from vse_demo.layers import Projection, check_choice, round_to_half
+
+VISIONS = ("grid", "patch", "region")
+
+
+def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:
+    """RGB pictures -> (B, 3, size, size) in [0, 1]: the whole picture, squeezed to a square."""
+    arrays = [np.asarray(image.resize((size, size), Image.Resampling.BICUBIC)) for image in images]
+    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).float() / 255
+
+
+def random_view(image: Image.Image, generator: torch.Generator) -> Image.Image:
+    """A training view: at least 70 % of each side, and a mirror image every other time."""
+    share, left, top, mirror = torch.rand(4, generator=generator).tolist()
+    width, height = (round(side * (0.7 + 0.3 * share)) for side in image.size)
+    x, y = round(left * (image.width - width)), round(top * (image.height - height))
+    view = image.crop((x, y, x + width, y + height))
+    return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirror < 0.5 else view
+
+
+class Backbone(nn.Module):
+    """Any timm CNN (`grid`) or ViT (`patch`) without its classifier: pixels -> cells (B, N, C)."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, name: str, image_size: int, kind: str):
+        super().__init__()
+        import timm  # slow to import, and not needed for regions
+
+        if not timm.is_model(name):
+            near = ", ".join(timm.list_models(f"*{name.split('_')[0]}*")[:5])
+            raise ValueError(f"timm has no model {name!r}; near it: {near or 'none, see timm.list_models()'}")
+        size = {"img_size": image_size} if kind == "patch" else {}  # a CNN takes any size
+        self.name, self.image_size = name, image_size
+        self.net = timm.create_model(name, num_classes=0, **size)
+        self.dim: int = self.net.num_features
+        mean, std = self.net.pretrained_cfg["mean"], self.net.pretrained_cfg["std"]
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        maps = self.net.forward_features((pixels - self.mean) / self.std)
+        if maps.dim() == 3:
+            return maps[:, self.net.num_prefix_tokens :]  # patches; the class token is no place in the picture
+        if getattr(self.net, "output_fmt", "NCHW") == "NHWC":
+            return maps.flatten(1, 2)
+        return maps.flatten(2).mT
+
+    def load_weights(self, source: str) -> None:
+        """Take ImageNet weights from a safetensors file in timm's naming, or from the hub (`hub`)."""
+        if source == "hub":
+            import timm
+
+            state = timm.create_model(self.name, pretrained=True, num_classes=0).state_dict()
+        elif not source.endswith(".safetensors"):
+            raise FileError(f"{source} is not a .safetensors file: other formats can run code when they are read")
+        else:
+            try:
+                state = load_file(source)
+            except (OSError, SafetensorError) as error:
+                raise FileError(f"{source} cannot be read as safetensors: {error}") from error
+        known = self.net.state_dict()
+        missing = [key for key in known if key not in state]
+        if missing:
+            raise FileError(f"{source} is not for {self.name}: it lacks {missing[0]} and {len(missing) - 1} more")
+        self.net.load_state_dict({key: state[key] for key in known})
+
+    def train(self, mode: bool = True) -> "Backbone":
+        """Fine-tuning keeps the batch statistics of ImageNet: ours are too small to replace them."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+
+class ImageEncoder(nn.Module):
+    """Cells (B, N, C) -> features (B, N, dim), and the backbone that makes cells from pictures."""
+
+    def __init__(
+        self,
+        dim: int,
+        kind: str = "grid",
+        backbone: str = "tf_efficientnet_lite0",
+        image_size: int = 224,
+        region_dim: int = 2048,
+        projection: str = "mlp",
+    ):
+        super().__init__()
+        check_choice(kind, VISIONS, "vision")
+        self.backbone = None if kind == "region" else Backbone(backbone, image_size, kind)
+        self.cell_dim = region_dim if self.backbone is None else self.backbone.dim
+        self.projection = Projection(self.cell_dim, dim, projection)
+
+    def forward(self, cells: Tensor, mask: Tensor) -> Tensor:
+        if cells.shape[-1] != self.cell_dim:
+            raise ValueError(f"cells have {cells.shape[-1]} channels, this encoder takes {self.cell_dim}")
+        return self.projection(cells, mask)
+
+    def cells(self, images: Sequence[Image.Image]) -> Tensor:
+        """The backbone's view of RGB pictures: (B, N, C)."""
+        if self.backbone is None:
+            raise TypeError("this model takes precomputed regions (B, N, C), not pictures")
+        pixels = to_pixels(images, self.backbone.image_size).to(self.backbone.mean.device)
+        return self.backbone(pixels.contiguous(memory_format=torch.channels_last))
+
+    def freeze_backbone(self) -> None:
+        """Keep the backbone as it is, in the precision that it will be stored in."""
+        if self.backbone is not None:
+            self.backbone.requires_grad_(False)
+            round_to_half(self.backbone)
