@@ -64,9 +64,22 @@ class Dataset:
         return self._splits[name]()
 
 
-def open_dataset(folder: str | Path) -> Dataset:
-    """Recognise the layout of a folder and read its caption files; pictures are not opened yet."""
-    folder = Path(folder)
+def shipped(name: str) -> Path:
+    """A folder of `assets/`, which lies beside the package in a checkout and inside it in a wheel."""
+    package = Path(__file__).parent
+    places = [package / "assets" / name, package.parent / "assets" / name]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise FileError(f"the package came without its {name}: neither {places[0]} nor {places[1]} is there")
+
+
+def open_dataset(folder: str | Path | None = None) -> Dataset:
+    """Recognise the layout of a folder and read its caption files; pictures are not opened yet.
+
+    Without a folder, the photographs that come with the package.
+    """
+    folder = shipped("gallery") if folder is None else Path(folder)
     if not folder.is_dir():
         raise FileError(f"{folder} is not a folder")
     karpathy = sorted(folder.glob("dataset_*.json"))
