@@ -1,0 +1,221 @@
+"""Training: it learns, it logs, it survives being killed, and it refuses bad settings before it starts."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vse_demo import VSE, TrainConfig, make_config, open_dataset, train
+from vse_demo.evaluation import Metrics
+from vse_demo.files import FileError
+from vse_demo.training import PRESETS, Trainer, build_model
+
+SMALL = {
+    "dim": 16, "word_dim": 8, "backbone": "test_efficientnet", "image_size": 64, "backbone_weights": "random",
+    "min_word_count": 1, "batch_size": 8, "epochs": 2, "captions_per_image": 2,
+}  # fmt: skip
+WORDS = ("apple", "bear", "car", "dog", "egg", "fish", "goat", "hat", "ink", "jar", "kite", "lamp")
+
+
+def rows(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def scenes(tmp_path: Path) -> Path:
+    """Precomputed regions of three things each, and captions that name them: something to learn."""
+    folder, random = tmp_path / "scenes", np.random.default_rng(0)
+    folder.mkdir()
+    looks = random.normal(size=(len(WORDS), 24))
+    for split, count in (("train", 160), ("dev", 40)):
+        things = np.stack([random.permutation(len(WORDS))[:3] for _ in range(count)])
+        regions = looks[things] + random.normal(0, 0.3, (count, 3, 24))
+        np.save(folder / f"{split}_ims.npy", regions.astype(np.float32))
+        orders = [random.permutation(trio) for trio in things for _ in range(2)]
+        lines = ["a {} near a {} and a {}".format(*(WORDS[thing] for thing in order)) for order in orders]
+        (folder / f"{split}_caps.txt").write_text("\n".join(lines))
+    return folder
+
+
+def learn(preset: str, scenes: Path, run: Path) -> Metrics:
+    settings = {"dim": 32, "word_dim": 16, "vision": "region", "region_dim": 24, "min_word_count": 1}
+    recipe = {"batch_size": 32, "captions_per_image": 2, "epochs": 25, "learning_rate": 3e-3}
+    return train(make_config(preset, {**settings, **recipe}), scenes, run)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_learns_to_find_what_it_has_not_seen(preset: str, scenes: Path, tmp_path: Path) -> None:
+    metrics = learn(preset, scenes, tmp_path / "run")
+    assert metrics["images"] == 40
+    assert metrics["t2i"]["r5"] > 60  # 12.5 by chance
+    assert metrics["i2t"]["r5"] > 60
+
+
+def test_k_falls_as_training_goes_on(scenes: Path, tmp_path: Path) -> None:
+    learn("vse+2ad", scenes, tmp_path / "run")
+    k = np.array([row["k"] for row in rows(tmp_path / "run") if "k" in row])
+    by_fifths = [part.mean() for part in np.array_split(k, 5)]
+    assert by_fifths == sorted(by_fifths, reverse=True)
+    assert by_fifths[-1] < 0.75 * by_fifths[0]
+
+
+def test_a_run_leaves_its_log_its_settings_and_its_best_model(karpathy_folder: Path, tmp_path: Path) -> None:
+    config = make_config("vse+2ad", SMALL)
+    metrics = train(config, karpathy_folder, tmp_path / "run")
+    steps = [row for row in rows(tmp_path / "run") if "loss" in row]
+    validations = [row for row in rows(tmp_path / "run") if "rsum" in row]
+    assert [row["step"] for row in steps] == list(range(1, len(steps) + 1))
+    assert set(steps[0]) >= {"loss", "k", "alignment", "uniformity", "lr", "loss_i2t", "loss_t2i"}
+    assert set(validations[0]) >= {f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)}
+    assert max(row["rsum"] for row in validations) == metrics["rsum"]
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == 0
+    assert VSE.from_pretrained(tmp_path / "run" / "best").config == config.model
+
+
+def test_the_learning_rate_falls_to_a_tenth(karpathy_folder: Path, tmp_path: Path) -> None:
+    train(make_config("vse+2ad", {**SMALL, "epochs": 4, "decay_epochs": 2}), karpathy_folder, tmp_path / "run")
+    rates = {row["epoch"]: row["lr"] for row in rows(tmp_path / "run") if "lr" in row}
+    assert list(rates.values()) == pytest.approx([5e-4, 5e-4, 5e-5, 5e-5])
+
+
+def test_the_same_seed_gives_the_same_weights(karpathy_folder: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train(make_config("vse+2ad", {**SMALL, "seed": seed}), karpathy_folder, tmp_path / name)
+    a, b, c = (load_file(tmp_path / name / "last.safetensors") for name in "abc")
+    assert all(torch.equal(a[key], b[key]) for key in a)
+    assert not all(torch.equal(a[key], c[key]) for key in a)
+
+
+def test_a_killed_run_resumes_to_the_same_weights(
+    karpathy_folder: Path, tmp_path: Path, start_python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    settings = {**SMALL, "batch_size": 4, "epochs": 6, "checkpoint_steps": 3}
+    flags = [part for key, value in settings.items() for part in (f"--{key.replace('_', '-')}", value)]
+    command = ["-m", "vse_demo.cli", "train", "--data", karpathy_folder]
+    untouched = start_python(*command, "--out", tmp_path / "whole", *flags)
+    output = untouched.communicate()[1]
+    assert untouched.returncode == 0, output
+
+    killed = start_python(*command, "--out", tmp_path / "killed", *flags)
+    log = tmp_path / "killed" / "metrics.jsonl"
+    while not (log.exists() and len(log.read_text().splitlines()) >= 13):
+        assert killed.poll() is None, killed.communicate()[1]
+        time.sleep(0.005)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert rows(tmp_path / "killed")[-1]["step"] < rows(tmp_path / "whole")[-1]["step"]
+
+    resumed = start_python(*command, "--out", tmp_path / "killed", "--resume")
+    output = resumed.communicate()[1]
+    assert resumed.returncode == 0, output
+    whole, again = (load_file(tmp_path / name / "last.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[key], again[key]) for key in whole)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+    best = [VSE.from_pretrained(tmp_path / name / "best").fingerprint() for name in ("whole", "killed")]
+    assert best[0] == best[1]
+
+
+def test_a_frozen_backbone_stays_and_a_trained_one_moves_after_the_warm_up(karpathy_folder: Path, tmp_path: Path) -> None:
+    key = "model.image_encoder.backbone.net.conv_stem.weight"
+    config = make_config("vse+2ad", {**SMALL, "epochs": 1})
+    start = build_model_weights(config, karpathy_folder)
+    for name, settings, moves in (
+        ("frozen", {"epochs": 1}, False),
+        ("warming", {"epochs": 1, "finetune_image": True}, False),
+        ("trained", {"epochs": 2, "finetune_image": True}, True),
+    ):
+        train(make_config("vse+2ad", {**SMALL, **settings}), karpathy_folder, tmp_path / name)
+        weight = load_file(tmp_path / name / "last.safetensors")[key]
+        before = start if settings.get("finetune_image") else start.half().float()
+        assert torch.equal(weight, before) != moves, name
+
+
+def build_model_weights(config: TrainConfig, data: Path) -> torch.Tensor:
+    torch.manual_seed(config.seed)
+    live = make_config("vse+2ad", {**SMALL, "finetune_image": True})
+    model, _ = build_model(live, open_dataset(data).split("train").captions)
+    return model.image_encoder.backbone.net.conv_stem.weight.detach().clone()  # type: ignore[union-attr]
+
+
+def test_pretrained_parts_learn_at_a_tenth_of_the_rate(bert_folder: Path) -> None:
+    settings = {**SMALL, "text": "bert", "text_backbone": str(bert_folder), "finetune_text": True}
+    model, config = build_model(make_config("vse+2ad", settings), ["a caption"])
+    trainer = Trainer(model, config)
+    shares = {id(p): group["share"] for group in trainer.optimizer.param_groups for p in group["params"]}
+    assert shares[id(model.text_encoder.backbone.embeddings.word_embeddings.weight)] == 0.1
+    assert shares[id(model.text_encoder.projection.linear.weight)] == 1.0
+    assert id(model.image_encoder.backbone.net.conv_stem.weight) not in shares  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+def test_a_bert_trains(karpathy_folder: Path, bert_folder: Path, tmp_path: Path, finetune: bool) -> None:
+    settings = {**SMALL, "text": "bert", "text_backbone": str(bert_folder), "finetune_text": finetune}
+    train(make_config("vse+2ad", settings), karpathy_folder, tmp_path / "run")
+    assert len(VSE.from_pretrained(tmp_path / "run" / "best").encode_texts(["red and green"])) == 1
+
+
+def test_patches_of_a_vit_train(karpathy_folder: Path, tmp_path: Path) -> None:
+    settings = {**SMALL, "vision": "patch", "backbone": "test_vit", "image_size": 64}
+    train(make_config("vse-infty", settings), karpathy_folder, tmp_path / "run")
+    assert (tmp_path / "run" / "best" / "model.safetensors").exists()
+
+
+def test_tensorboard_files_are_written_on_request(karpathy_folder: Path, tmp_path: Path) -> None:
+    train(make_config("vse++", SMALL), karpathy_folder, tmp_path / "run", tensorboard=True)
+    assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+def test_a_finished_run_is_not_overwritten(karpathy_folder: Path, tmp_path: Path) -> None:
+    train(make_config("vse+2ad", SMALL), karpathy_folder, tmp_path / "run")
+    before = (tmp_path / "run" / "last.safetensors").read_bytes()
+    with pytest.raises(FileError, match="holds a run already: --resume continues it"):
+        train(make_config("vse+2ad", SMALL), karpathy_folder, tmp_path / "run")
+    assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
+
+
+def test_resuming_a_finished_run_changes_nothing(karpathy_folder: Path, tmp_path: Path) -> None:
+    metrics = train(make_config("vse+2ad", SMALL), karpathy_folder, tmp_path / "run")
+    before = (tmp_path / "run" / "last.safetensors").read_bytes()
+    assert train(None, karpathy_folder, tmp_path / "run", resume=True) == metrics
+    assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backbone_weights": ""}, "give a .safetensors file for test_efficientnet, or 'hub'"),
+        ({"text": "bert"}, "needs text_backbone"),
+        ({"batch_size": 1}, "batch_size must be at least 2, not 1"),
+        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"cell_dropout": 1.0}, "cell_dropout must be at least 0 and below 1"),
+        ({"pooling": "median"}, "unknown pooling 'median'; choose one of mean, max"),
+        ({"objective": "mse"}, "unknown objective 'mse'; choose one of adopt"),
+        ({"text": "gru"}, "unknown text encoder 'gru'"),
+        ({"vision": "video"}, "unknown vision 'video'"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(
+    settings: dict[str, object], message: str, karpathy_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(make_config("vse+2ad", {**SMALL, **settings}), karpathy_folder, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_an_unknown_preset_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown preset 'clip'; choose one of vse\\+\\+, vse-infty, vse\\+2ad"):
+        make_config("clip", {})
+
+
+def test_a_broken_checkpoint_says_so(karpathy_folder: Path, tmp_path: Path) -> None:
+    train(make_config("vse+2ad", SMALL), karpathy_folder, tmp_path / "run")
+    (tmp_path / "run" / "last.safetensors").write_bytes(b"half a file")
+    with pytest.raises(FileError, match="last.safetensors is not a checkpoint of this run"):
+        train(None, karpathy_folder, tmp_path / "run", resume=True)
