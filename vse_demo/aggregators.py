@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from vse_demo.layers import RowNorm, check_choice
-from vse_demo.pooling import AdPool, RankPool, masked_softmax, real_rows, sort_rows, weighted_sum
+from vse_demo.pooling import AdPool, RankPool, masked_softmax, real_rows, softmax_sum, sort_rows, weighted_sum
 
 
 def masked_mean(features: Tensor, mask: Tensor) -> Tensor:
@@ -27,9 +27,7 @@ class SoftPool(nn.Module):
     """
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
-        mask = real_rows(features, mask)
-        features = features.masked_fill(~mask.unsqueeze(-1), 0)
-        return weighted_sum(masked_softmax(features, mask), features)
+        return softmax_sum(features, features, real_rows(features, mask))
 
 
 class AdaPool(nn.Module):
@@ -48,10 +46,9 @@ class AdaPool(nn.Module):
         centre = masked_mean(features, mask).unsqueeze(1)
         tiny = torch.finfo(features.dtype).tiny  # two zeros are alike: 0 / tiny
         likeness = 2 * (features * centre).abs() / (features.square() + centre.square()).clamp_min(tiny)
-        by_likeness = weighted_sum(masked_softmax(likeness, mask), features)
-        soft_maximum = weighted_sum(masked_softmax(features, mask), features)
         mix = self.mix.clamp(0, 1)
-        return mix * by_likeness + (1 - mix) * soft_maximum
+        soft_maximum = softmax_sum(features, features, mask)
+        return mix * softmax_sum(likeness, features, mask) + (1 - mix) * soft_maximum
 
 
 class LIP(nn.Module):
@@ -76,7 +73,7 @@ class LIP(nn.Module):
         centred = scores - masked_mean(scores, mask).unsqueeze(1)
         variance = masked_mean(centred.square(), mask).unsqueeze(1)
         normed = centred * (variance + 1e-5).rsqrt() * self.scale + self.shift
-        return weighted_sum(masked_softmax(normed.sigmoid() * self.sharpness, mask), features)
+        return softmax_sum(normed.sigmoid() * self.sharpness, features, mask)
 
 
 class SelfAttention(nn.Module):
@@ -158,7 +155,7 @@ class GPO(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         mask = real_rows(features, mask)
-        values, _, _ = sort_rows(features, mask)
+        values, _ = sort_rows(features, mask)
         lengths, which = mask.sum(1).unique(return_inverse=True)
         return weighted_sum(self.rank_weights(lengths, features)[which], values)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vse_demo import kernels
 from vse_demo.layers import check_choice
 
 VARIANTS = ("paper", "official")  # the equations of the paper, or the authors' code where they part
@@ -44,21 +45,38 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, -torch.inf).softmax(1)
 
 
-def sort_rows(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def sort_rows(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Sort each dimension on its own, largest first; padded rows come last and hold 0.
 
-    Returns the sorted values (B, N, D), the row that each came from (B, N, D), and which ranks are
-    real (B, N).
+    Returns the sorted values (B, N, D), and which ranks are real (B, N).
 
-    >>> values, order, ranks = sort_rows(torch.tensor([[[1., 6.], [3., 4.]]]), torch.tensor([[True, True]]))
+    >>> values, ranks = sort_rows(torch.tensor([[[1., 6.], [3., 4.]]]), torch.tensor([[True, True]]))
     >>> values
     tensor([[[3., 6.],
              [1., 4.]]])
     """
-    keep = mask.unsqueeze(-1)
-    values, order = features.masked_fill(~keep, -torch.inf).sort(dim=1, descending=True)
-    ranks = torch.arange(features.shape[1], device=features.device) < mask.sum(1, keepdim=True)
-    return values.masked_fill(~ranks.unsqueeze(-1), 0), order, ranks
+    if kernels.usable(features):
+        return kernels.sort_rows(features, mask), real_ranks(mask)
+    return sort_with_order(features, mask)[0], real_ranks(mask)
+
+
+def sort_with_order(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The sorted values, and the row that each came from; of equal values the first row comes first."""
+    order = features.masked_fill(~mask.unsqueeze(-1), -torch.inf).argsort(dim=1, descending=True, stable=True)
+    values = features.gather(1, order)
+    return values.masked_fill(~real_ranks(mask).unsqueeze(-1), 0), order
+
+
+def real_ranks(mask: Tensor) -> Tensor:
+    """Which ranks (B, N) are real once padding has come last."""
+    return torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)
+
+
+def softmax_sum(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Sum values (B, N, D) over N, each weighted by the softmax of the scores (B, N, D) along N."""
+    if kernels.usable(scores, values):
+        return kernels.softmax_sum(scores, values, mask)
+    return weighted_sum(masked_softmax(scores, mask), values.masked_fill(~mask.unsqueeze(-1), 0))
 
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
@@ -87,7 +105,7 @@ class RankPool(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         mask = real_rows(features, mask)
-        values, _, ranks = sort_rows(features, mask)
+        values, ranks = sort_rows(features, mask)
         weights = self.rank_weights(features) * ranks  # (B, N)
         return weighted_sum(weights / weights.sum(1, keepdim=True), values)
 
@@ -165,35 +183,50 @@ class AdPool(nn.Module):
         if features.shape[-1] != self.dim:
             raise ValueError(f"features have {features.shape[-1]} dimensions, this AdPool has {self.dim}")
         mask = real_rows(features, mask)
-        features = features.masked_fill(~mask.unsqueeze(-1), 0)
-        values, order, ranks = sort_rows(features, mask)
-        token_weights = embedding_weights = None
-        levels = []  # pooled vectors (B, D)
-        if self.token:
-            token_weights = self.token_weights(values, ranks)
-            levels.append(weighted_sum(token_weights, values))
-        if self.embedding:
-            embedding_weights = masked_softmax(features, mask)
-            levels.append(weighted_sum(embedding_weights, features))
-        balance = self.balance(levels)
-        pooled = balance[:, :1] * levels[0] + balance[:, 1:] * levels[-1]
-        if not return_trace:
-            return pooled
-        return pooled, PoolTrace(values, order, token_weights, embedding_weights, balance)
+        if return_trace:
+            return self.trace(features, mask)
+        token, soft = self.levels(features, mask)
+        balance = self.balance(token, soft)
+        return balance[:, :1] * token + balance[:, 1:] * soft
 
-    def token_weights(self, values: Tensor, ranks: Tensor) -> Tensor:
+    def levels(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The two pooled vectors, (B, D) each; a level that is switched off repeats the other."""
+        if self.token and self.embedding and self.variant == "paper" and kernels.usable(features):
+            return kernels.adpool_levels(features, mask, self.token_score.weight[0])
+        if not self.token:
+            soft = softmax_sum(features, features, mask)
+            return soft, soft
+        values, ranks = sort_rows(features, mask)
+        scores = self.token_scores(values)
         if self.variant == "paper":
-            return masked_softmax(self.token_score(values).squeeze(-1), ranks)  # (B, N)
-        return masked_softmax(self.token_score(values).relu(), ranks)  # (B, N, D)
+            token = weighted_sum(masked_softmax(scores, ranks), values)
+        else:
+            token = softmax_sum(scores, values, ranks)
+        return token, softmax_sum(features, features, mask) if self.embedding else token
 
-    def balance(self, levels: list[Tensor]) -> Tensor:
+    def token_scores(self, values: Tensor) -> Tensor:
+        """Of each sorted row (B, N), or of each of its values (B, N, D)."""
+        if self.variant == "paper":
+            return self.token_score(values).squeeze(-1)
+        return self.token_score(values).relu()
+
+    def balance(self, token: Tensor, soft: Tensor) -> Tensor:
         """The weights (B, 2) of the token level and the embedding level."""
-        first = levels[0]
         if not (self.token and self.embedding):
-            return first.new_tensor([float(self.token), float(self.embedding)]).expand(len(first), 2)
+            return token.new_tensor([float(self.token), float(self.embedding)]).expand(len(token), 2)
         if self.fixed_balance is not None:
-            return first.new_tensor(self.fixed_balance).expand(len(first), 2)
-        return torch.cat([self.balance_score(level) for level in levels], dim=1).softmax(1)
+            return token.new_tensor(self.fixed_balance).expand(len(token), 2)
+        return torch.cat([self.balance_score(token), self.balance_score(soft)], dim=1).softmax(1)
+
+    def trace(self, features: Tensor, mask: Tensor) -> tuple[Tensor, PoolTrace]:
+        """The pooled vectors with every weight on the way, slowly."""
+        features = features.masked_fill(~mask.unsqueeze(-1), 0)
+        values, order = sort_with_order(features, mask)
+        token_weights = masked_softmax(self.token_scores(values), real_ranks(mask)) if self.token else None
+        embedding_weights = masked_softmax(features, mask) if self.embedding else None
+        balance = self.balance(*self.levels(features, mask))
+        trace = PoolTrace(values, order, token_weights, embedding_weights, balance)
+        return weighted_sum(trace.input_weights(), features), trace
 
     def extra_repr(self) -> str:
         return f"{self.dim}, variant={self.variant!r}, token={self.token}, embedding={self.embedding}"
