@@ -71,9 +71,7 @@ def main() -> None:
         about = manifest[record["candidate"]]
         changes = shrink(candidates / "photos" / record["candidate"], images / record["filename"])
         source = origin(about)
-        rows.writerow(
-            [record["filename"], title(source), about["author"], licence(about["licence"]), source, changes]
-        )
+        rows.writerow([record["filename"], title(source), about["author"], licence(about["licence"]), source, changes])
     (GALLERY / "ATTRIBUTION.csv").write_text(table.getvalue())
     size = sum(path.stat().st_size for path in images.iterdir()) / 1e6
     print(f"{len(list(images.iterdir()))} photos, {size:.1f} MB")

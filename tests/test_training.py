@@ -122,7 +122,9 @@ def test_a_killed_run_resumes_to_the_same_weights(
     assert best[0] == best[1]
 
 
-def test_a_frozen_backbone_stays_and_a_trained_one_moves_after_the_warm_up(karpathy_folder: Path, tmp_path: Path) -> None:
+def test_a_frozen_backbone_stays_and_a_trained_one_moves_after_the_warm_up(
+    karpathy_folder: Path, tmp_path: Path
+) -> None:
     key = "model.image_encoder.backbone.net.conv_stem.weight"
     config = make_config("vse+2ad", {**SMALL, "epochs": 1})
     start = build_model_weights(config, karpathy_folder)
@@ -217,5 +219,5 @@ def test_an_unknown_preset_names_the_known_ones() -> None:
 def test_a_broken_checkpoint_says_so(karpathy_folder: Path, tmp_path: Path) -> None:
     train(make_config("vse+2ad", SMALL), karpathy_folder, tmp_path / "run")
     (tmp_path / "run" / "last.safetensors").write_bytes(b"half a file")
-    with pytest.raises(FileError, match="last.safetensors is not a checkpoint of this run"):
+    with pytest.raises(FileError, match=r"last\.safetensors is not a checkpoint of this run"):
         train(None, karpathy_folder, tmp_path / "run", resume=True)

@@ -266,9 +266,8 @@ def _sort_columns(features, mask, item, column, networks, bounds, keep, block, k
     for row in range(mask.shape[1]):
         if mask[item, row]:
             for j in range(LANES):
-                block[n, j] += np.float32(0)  # −0 and 0 are equal: make them the same
-            for j in range(LANES):
-                ordered = bits[n, j] ^ ((bits[n, j] >> np.int32(31)) & np.int32(0x7FFFFFFF))  # orders like the float
+                bit = np.int32(0) if block[n, j] == 0 else bits[n, j]  # −0 and 0 are equal
+                ordered = bit ^ ((bit >> np.int32(31)) & np.int32(0x7FFFFFFF))  # orders like the float
                 keys[n, j] = (np.int64(ordered) << np.int64(32)) | (np.int64(0xFFFFFFFF) - row)
             n += 1
     _sort_block(keys, networks, bounds[n, 0], bounds[n, 1])
