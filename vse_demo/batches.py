@@ -64,7 +64,7 @@ def epoch_batches(
 
 
 def drop_words(sentence: list[int], rate: float, tokenizer: Tokenizer, random: np.random.Generator) -> list[int]:
-    """Leave out or mask each word with probability `rate`, half and half; never all of them."""
+    """Leave out or mask each word with probability `rate`, half and half; at least one is left, masked or not."""
     kept = []
     for token, fate in zip(sentence, random.random(len(sentence)), strict=True):
         if token in tokenizer.special or fate >= rate:

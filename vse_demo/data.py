@@ -14,6 +14,7 @@ import csv
 import hashlib
 import json
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from vse_demo.files import FileError, read_json
 
 ImageFile = Path | zipfile.Path
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
-MAX_PIXELS = 100_000_000  # a 100-megapixel picture takes 300 MB; larger ones are refused
+MAX_PIXELS = 80_000_000  # an 80-megapixel picture takes 240 MB; larger ones are refused
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def read_image(file: ImageFile) -> Image.Image:
         with file.open("rb") as stream, Image.open(stream) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise FileError(f"{file.name}: {image.width} × {image.height} pixels are more than this program reads")
-            return ImageOps.exif_transpose(image).convert("RGB")
+            return to_rgb(ImageOps.exif_transpose(image))
     except FileError:
         raise
     except Image.DecompressionBombError as error:
@@ -111,12 +112,31 @@ def read_image(file: ImageFile) -> Image.Image:
         raise FileError(f"{file.name} cannot be read as a picture: {error}") from error
 
 
+def to_rgb(image: Image.Image) -> Image.Image:
+    """What a person would see: transparent parts white, deep greys scaled to 8 bits instead of cut off."""
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith(("I", "F")):
+        values = np.asarray(image, dtype=np.float64)
+        top = next((top for top in (1.0, 255.0, 65535.0) if values.max(initial=0) <= top), values.max(initial=0))
+        if image.mode == "I;16":
+            top = 65535.0
+        image = Image.fromarray((values * (255 / top)).clip(0, 255).astype(np.uint8))
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
+
+
 def content_digest(item: ImageFile | np.ndarray) -> str:
     """A fingerprint of a picture's bytes, or of a precomputed row."""
     if isinstance(item, np.ndarray):
         return hashlib.blake2b(np.ascontiguousarray(item).data, digest_size=16).hexdigest()
-    with item.open("rb") as stream:
-        return hashlib.blake2b(stream.read(), digest_size=16).hexdigest()
+    try:
+        with item.open("rb") as stream:
+            return hashlib.blake2b(stream.read(), digest_size=16).hexdigest()
+    except (OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise FileError(f"{item.name} cannot be read: {error}") from error
 
 
 def merge_duplicates(data: CaptionedImages) -> CaptionedImages:
@@ -143,7 +163,7 @@ def _open_karpathy(folder: Path, json_file: Path) -> Dataset:
     for number, record in enumerate(records):
         try:
             name = str(PurePosixPath(record.get("filepath", "")) / record["filename"])
-            captions = [_caption(sentence["raw"]) for sentence in record["sentences"]]
+            captions = _captions([sentence["raw"] for sentence in record["sentences"]])
             splits[record.get("split", "all").replace("restval", "train")].append((name, captions))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise FileError(f"{json_file}: record {number} is broken: {error!r}") from error
@@ -158,8 +178,7 @@ def _open_hub_copy(folder: Path) -> Dataset:
     try:
         with table.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
-                captions = [_caption(caption) for caption in json.loads(row["raw"])]
-                splits[row["split"]].append((row["filename"], captions))
+                splits[row["split"]].append((row["filename"], _captions(json.loads(row["raw"]))))
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise FileError(f"{table} is not the caption table of the Hugging Face copy: {error!r}") from error
     return _dataset(folder, splits, lambda names: _find_in_archive(archive, names))
@@ -171,7 +190,7 @@ def _open_captions_json(folder: Path) -> Dataset:
     if isinstance(content, dict) and isinstance(content.get("images"), list):
         return _open_karpathy(folder, json_file)
     try:
-        records = [(str(name), [_caption(caption) for caption in captions]) for name, captions in content.items()]
+        records = [(str(name), _captions(captions)) for name, captions in content.items()]
     except (AttributeError, TypeError, ValueError) as error:
         raise FileError(f"{json_file} must map file names to lists of captions: {error}") from error
     root = folder / "images" if (folder / "images").is_dir() else folder
@@ -179,7 +198,8 @@ def _open_captions_json(folder: Path) -> Dataset:
 
 
 def _open_pictures(folder: Path) -> Dataset:
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    inside = (path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    names = sorted(path.as_posix() for path in inside if not any(part.startswith(".") for part in path.parts))
     if not names:
         raise FileError(f"{folder} holds no pictures and no caption file that this program knows")
     return _dataset(folder, {"all": [(name, []) for name in names]}, lambda found: _find_files(folder, found, folder))
@@ -195,8 +215,10 @@ def _read_precomputed(folder: Path, split: str) -> CaptionedImages:
     regions_file, captions_file = folder / f"{split}_ims.npy", folder / f"{split}_caps.txt"
     try:
         regions = np.load(regions_file, mmap_mode="r", allow_pickle=False)
-        captions = [_caption(line) for line in captions_file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
+        captions = _captions(captions_file.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+        if not isinstance(regions, np.ndarray):
+            raise ValueError(f"{regions_file.name} is an archive, not an array")
+    except (OSError, ValueError, EOFError) as error:
         raise FileError(f"cannot read {split!r} of {folder}: {error}") from error
     if regions.ndim == 2:  # one vector per image, as in the first VSE data
         regions = regions[:, None]
@@ -214,6 +236,9 @@ def _dataset(
     splits: dict[str, list[tuple[str, list[str]]]],
     find: Callable[[list[str]], Sequence[ImageFile]],
 ) -> Dataset:
+    if not splits:
+        raise FileError(f"the caption file of {folder} names no pictures")
+
     def load(records: list[tuple[str, list[str]]]) -> CaptionedImages:
         names = [name for name, _ in records]
         captions = [caption for _, of_image in records for caption in of_image]
@@ -227,7 +252,11 @@ def _find_files(root: Path, names: list[str], listed_in: Path) -> list[Path]:
     inside = root.resolve()
     paths = [root / name for name in names]
     for path, name in zip(paths, names, strict=True):
-        if not path.resolve().is_relative_to(inside):
+        try:
+            outside = not path.resolve().is_relative_to(inside)
+        except (OSError, RuntimeError, ValueError):  # a link to itself, a name that no file can have
+            outside = True
+        if outside:
             raise FileError(f"{listed_in}: {name!r} lies outside {root}; pictures must be inside the folder")
     missing = [name for name, path in zip(names, paths, strict=True) if not path.is_file()]
     _refuse_missing(missing, len(names), root)
@@ -250,7 +279,10 @@ def _refuse_missing(missing: list[str], total: int, place: Path) -> None:
         raise FileError(f"{len(missing)} of {total} pictures are not in {place}: {some}")
 
 
-def _caption(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"a caption must be a sentence, not {value!r}")
-    return value.strip()
+def _captions(values: Any) -> list[str]:
+    if not isinstance(values, list):
+        raise ValueError(f"captions must be a list of sentences, not {values!r}")
+    for value in values:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"a caption must be a sentence, not {value!r}")
+    return [value.strip() for value in values]

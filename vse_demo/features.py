@@ -82,6 +82,8 @@ class RowFile:
 
     def map(self) -> np.ndarray:
         rows = self.cells_file.stat().st_size // self.row_bytes
+        if rows == 0:  # an empty file cannot be mapped
+            return np.empty((0, *self.shape), np.float16)
         return np.memmap(self.cells_file, np.float16, "r", shape=(rows, *self.shape))
 
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,15 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     """Write a file so that readers, and a crash, see the old content or the new, never a part."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes private files; these are ordinary ones
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -35,29 +34,32 @@ def write_atomic(path: Path, content: bytes | str) -> None:
 def replace_folder(folder: Path) -> Iterator[Path]:
     """Fill a new folder in the block; when the block succeeds, it takes the place of `folder`.
 
-    Two renames make the swap. A crash between them leaves the old folder beside its place, and
-    `recover_folder` puts it back.
+    Two renames make the swap. A crash between them leaves the old folder beside its place, where
+    `whole_folder` finds it.
     """
+    folder = folder.resolve()  # a link stays a link
     folder.parent.mkdir(parents=True, exist_ok=True)
-    recover_folder(folder)
-    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.new-"))
-    fresh.chmod(0o755)
+    old, fresh = _old(folder), folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    fresh.mkdir()
     try:
         yield fresh
         if folder.exists():
-            os.rename(folder, _old(folder))
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(folder, old)
         os.rename(fresh, folder)
-        shutil.rmtree(_old(folder), ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        if old.exists() and not folder.exists():
+            os.rename(old, folder)
+        raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def recover_folder(folder: Path) -> None:
-    """Undo a swap that was cut off half-way."""
-    old = _old(folder)
-    if old.exists() and not folder.exists():
-        os.rename(old, folder)
-    shutil.rmtree(old, ignore_errors=True)
+def whole_folder(folder: Path) -> Path:
+    """The folder, or its old content if a crash cut the swap in two."""
+    folder = folder.resolve()
+    return _old(folder) if _old(folder).is_dir() and not folder.exists() else folder
 
 
 def read_json(path: Path) -> Any:

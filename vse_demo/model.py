@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from vse_demo.aggregators import build_pooling
-from vse_demo.data import ImageFile, read_image
-from vse_demo.files import FileError, read_json, recover_folder, replace_folder, write_atomic, write_json
+from vse_demo.data import ImageFile, read_image, to_rgb
+from vse_demo.files import FileError, read_json, replace_folder, whole_folder, write_atomic, write_json
 from vse_demo.layers import check_choice
 from vse_demo.text import TEXTS, BiGRU, SubwordTokenizer, Tokenizer, TransformerText, WordTokenizer, pad_tokens
 from vse_demo.vision import ImageEncoder
@@ -156,8 +156,7 @@ class VSE(nn.Module):
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "VSE":
         """Load what `save_pretrained` wrote, in float32, ready for inference."""
-        folder = Path(folder)
-        recover_folder(folder)
+        folder = whole_folder(Path(folder))
         if not folder.is_dir():
             raise FileError(f"{folder} is not a folder with a model")
         config = read_config(folder)
@@ -216,7 +215,7 @@ def unit(vectors: Tensor) -> Tensor:
 def as_image(image: ImageLike) -> Image.Image:
     """A picture as RGB, from PIL or from a file."""
     if isinstance(image, Image.Image):
-        return image if image.mode == "RGB" else image.convert("RGB")
+        return to_rgb(image)
     if isinstance(image, np.ndarray):
         raise TypeError("this model takes pictures or paths of pictures, not arrays")
     return read_image(Path(image) if isinstance(image, str) else image)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from vse_demo.data import CaptionedImages, content_digest, merge_duplicates
-from vse_demo.files import FileError, read_json, recover_folder, replace_folder, write_atomic, write_json
+from vse_demo.files import FileError, read_json, replace_folder, whole_folder, write_atomic, write_json
 from vse_demo.model import VSE, Ensemble, ImageLike
 
 FORMAT = 1
@@ -114,8 +114,7 @@ class Gallery:
     @classmethod
     def load(cls, folder: str | Path, model: VSE | Ensemble) -> "Gallery":
         """Read what `save` wrote; the model must be the one that encoded it."""
-        folder = Path(folder)
-        recover_folder(folder)
+        folder = whole_folder(Path(folder))
         about = read_json(folder / "gallery.json")
         if not isinstance(about, dict) or about.get("format") != FORMAT:
             raise FileError(f"{folder / 'gallery.json'} is not a gallery of format {FORMAT}")

@@ -5,6 +5,7 @@ them; an encoder turns the batch into one feature per token. Number 0 is always 
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -55,7 +57,8 @@ class WordTokenizer:
         >>> WordTokenizer.split("A man's dog, at 5 o'clock!")
         ['a', "man's", 'dog', 'at', '5', "o'clock"]
         """
-        return re.findall(r"\w+(?:['’]\w+)*", sentence.lower())
+        plain = unicodedata.normalize("NFKC", sentence).lower().replace("’", "'")
+        return re.findall(r"\w+(?:'\w+)*", plain)
 
     def tokens(self, sentence: str) -> list[str]:
         """The words that `encode` numbers: what a plot puts under its bars."""
@@ -75,6 +78,8 @@ class WordTokenizer:
         words = read_json(folder / cls.FILE)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise FileError(f"{folder / cls.FILE} must be a list of words")
+        if len(set(words)) < len(words):
+            raise FileError(f"{folder / cls.FILE} lists a word twice")
         return cls(words)
 
 
@@ -125,6 +130,27 @@ class SubwordTokenizer:
 Tokenizer = WordTokenizer | SubwordTokenizer
 
 
+def read_word_vectors(path: Path, words: Iterable[str]) -> dict[str, np.ndarray]:
+    """The pretrained vectors of these words, as far as a file has them.
+
+    A text file as GloVe and fastText write it (a word and its numbers on each line), or a safetensors
+    file with a tensor `vectors` and its words, separated by blanks, in the metadata.
+    """
+    wanted = set(words)
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, "np") as file:
+                names, table = file.metadata()["words"].split(" "), file.get_tensor("vectors")
+            return {
+                word: vector.astype(np.float32) for word, vector in zip(names, table, strict=True) if word in wanted
+            }
+        with path.open(encoding="utf-8") as lines:
+            parts = (line.rstrip().split(" ") for line in lines)
+            return {word: np.array(rest, np.float32) for word, *rest in parts if word in wanted and len(rest) > 1}
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path} cannot be read as word vectors: {error}") from error
+
+
 class BiGRU(nn.Module):
     """Word vectors, one GRU each way with hidden size `dim`, the two directions averaged."""
 
@@ -159,7 +185,7 @@ class TransformerText(nn.Module):
         super().__init__()
         from transformers import AutoConfig, AutoModel
 
-        settings = dict(config)
+        settings = {**config, "dtype": "float32"}  # whatever precision it was stored in
         self.backbone = AutoModel.from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
         if getattr(self.backbone, "pooler", None) is not None:
             self.backbone.pooler = None  # a summary of the first token that pooling replaces
@@ -184,9 +210,14 @@ class TransformerText(nn.Module):
         from transformers import AutoModel
 
         try:
-            trained = AutoModel.from_pretrained(name_or_folder, use_safetensors=True)
-        except (OSError, ValueError) as error:
+            trained, report = AutoModel.from_pretrained(
+                name_or_folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+            )
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise FileError(f"no safetensors weights in {name_or_folder}: {error}") from error
+        missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+        if missing:
+            raise FileError(f"the weights in {name_or_folder} are not for its config: {missing[0]} is missing")
         if getattr(trained, "pooler", None) is not None:
             trained.pooler = None
         self.backbone.load_state_dict(trained.state_dict())

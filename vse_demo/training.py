@@ -29,7 +29,14 @@ from vse_demo.files import FileError, read_json, write_atomic, write_json
 from vse_demo.layers import check_choice
 from vse_demo.model import VSE, ModelConfig, load_tokenizer
 from vse_demo.objectives import build_objective
-from vse_demo.text import SubwordTokenizer, Tokenizer, TransformerText, WordTokenizer, pad_tokens
+from vse_demo.text import (
+    SubwordTokenizer,
+    Tokenizer,
+    TransformerText,
+    WordTokenizer,
+    pad_tokens,
+    read_word_vectors,
+)
 from vse_demo.vision import random_view, to_pixels
 
 
@@ -54,6 +61,7 @@ class TrainConfig:
     clip: float = 2.0  # largest norm of a gradient
     min_word_count: int = 4  # rarer words are unknown words
     backbone_weights: str = ""  # .safetensors file in timm's naming, "hub" to download, "random" for none
+    word_vectors: str = ""  # file of pretrained word vectors for a bigru (GloVe text, or safetensors)
     text_backbone: str = ""  # folder or hub name of a transformers encoder, for text = bert
     checkpoint_steps: int = 500  # between checkpoints within an epoch
     seed: int = 0
@@ -244,6 +252,10 @@ def build_model(config: TrainConfig, captions: Sequence[str]) -> tuple[VSE, Trai
         model.text_encoder.load_weights(config.text_backbone)
         if not config.finetune_text:
             model.text_encoder.freeze_backbone()
+    elif config.word_vectors and isinstance(tokenizer, WordTokenizer):
+        vectors = read_word_vectors(Path(config.word_vectors), tokenizer.words)
+        if not model.text_encoder.load_word_vectors(tokenizer, vectors):
+            raise FileError(f"{config.word_vectors} has no vector for any word of the captions")
     if model.image_encoder.backbone is not None:
         if not config.backbone_weights:
             raise ValueError(

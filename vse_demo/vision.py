@@ -49,9 +49,12 @@ class Backbone(nn.Module):
         if not timm.is_model(name):
             near = ", ".join(timm.list_models(f"*{name.split('_')[0]}*")[:5])
             raise ValueError(f"timm has no model {name!r}; near it: {near or 'none, see timm.list_models()'}")
-        size = {"img_size": image_size} if kind == "patch" else {}  # a CNN takes any size
         self.name, self.image_size = name, image_size
-        self.net = timm.create_model(name, num_classes=0, **size)
+        self.size = {"img_size": image_size} if kind == "patch" else {}  # a CNN takes any size
+        try:
+            self.net = timm.create_model(name, num_classes=0, **self.size)
+        except (TypeError, AssertionError) as error:
+            raise ValueError(f"{name} cannot be a {kind} backbone at {image_size} px: {error}") from error
         self.dim: int = self.net.num_features
         mean, std = self.net.pretrained_cfg["mean"], self.net.pretrained_cfg["std"]
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
@@ -70,7 +73,7 @@ class Backbone(nn.Module):
         if source == "hub":
             import timm
 
-            state = timm.create_model(self.name, pretrained=True, num_classes=0).state_dict()
+            state = timm.create_model(self.name, pretrained=True, num_classes=0, **self.size).state_dict()
         elif not source.endswith(".safetensors"):
             raise FileError(f"{source} is not a .safetensors file: other formats can run code when they are read")
         else:
@@ -79,9 +82,11 @@ class Backbone(nn.Module):
             except (OSError, SafetensorError) as error:
                 raise FileError(f"{source} cannot be read as safetensors: {error}") from error
         known = self.net.state_dict()
-        missing = [key for key in known if key not in state]
-        if missing:
-            raise FileError(f"{source} is not for {self.name}: it lacks {missing[0]} and {len(missing) - 1} more")
+        wrong = [key for key, tensor in known.items() if key not in state or state[key].shape != tensor.shape]
+        if wrong:
+            what = "has another shape" if wrong[0] in state else "is missing"
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise FileError(f"{source} is not for {self.name} at {self.image_size} px: {wrong[0]} {what}{more}")
         self.net.load_state_dict({key: state[key] for key in known})
 
     def train(self, mode: bool = True) -> "Backbone":
