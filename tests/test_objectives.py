@@ -1,0 +1,304 @@
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+from torch.nn.functional import cross_entropy, normalize
+
+from vse_demo.objectives import (
+    OBJECTIVES,
+    AdOpt,
+    HardTriplet,
+    ScheduledTriplet,
+    SumOfViolations,
+    alignment,
+    build_objective,
+    negative_count,
+    uniformity,
+)
+from vse_demo.pooling import VARIANTS
+
+OWNER = [3, 0, 0, 1, 3, 0, 4]  # five images with 3, 1, 0, 2 and 1 captions, in no order
+many_examples = settings(deadline=None, max_examples=100, derandomize=True)
+both_variants = pytest.mark.parametrize("variant", VARIANTS)
+# Texts that know nothing of their images, something, and nearly all: K is large, middling and 1.
+every_likeness = pytest.mark.parametrize("likeness", [0.0, 0.4, 3.0])
+
+
+def batch(likeness=0.4, owner=OWNER, seed=0):
+    """Unit embeddings in double: images (B, 6), texts (C, 6) more or less like their images, owner (C,)."""
+    generator = torch.Generator().manual_seed(seed)
+    images = normalize(torch.randn(max(owner) + 1, 6, dtype=torch.float64, generator=generator))
+    noise = normalize(torch.randn(len(owner), 6, dtype=torch.float64, generator=generator))
+    return images, normalize(noise + likeness * images[owner]), torch.tensor(owner)
+
+
+def similarities_of(images, texts, owner):
+    return (texts @ images.T).numpy()
+
+
+def by_loops(similarities, owner, text_term, image_term):
+    """term(true, negatives) of every pair: searching images by text, and texts by image."""
+    per_text, per_image = [], []
+    for text, image in enumerate(owner):
+        true = similarities[text, image]
+        wrong_images = [similarities[text, other] for other in range(similarities.shape[1]) if other != image]
+        wrong_texts = [similarities[other, image] for other in range(len(owner)) if owner[other] != image]
+        per_text.append(text_term(true, wrong_images))
+        per_image.append(image_term(true, wrong_texts))
+    return per_text, per_image
+
+
+def hardest_violation(true, negatives):
+    return max(0.0, 0.2 - true + max(negatives))
+
+
+def all_violations(true, negatives):
+    return sum(max(0.0, 0.2 - true + wrong) for wrong in negatives)
+
+
+def info_nce(variant, k):
+    """The loss of a pair by the paper's equation or the authors' code, at temperature 0.05."""
+
+    def term(true, negatives):
+        hardest = sorted(negatives, reverse=True)[:k]
+        if variant == "paper":
+            return -math.log(math.exp(true / 0.05) / sum(math.exp(wrong / 0.05) for wrong in hardest))
+        positive, others = math.exp(true / 0.05), sum(math.exp((wrong + 0.2) / 0.05) for wrong in hardest)
+        return -math.log(positive / (positive + others))
+
+    return term
+
+
+def maturity_by_loops(similarities, owner, variant):
+    """Alignment + uniformity."""
+    texts, images = similarities.shape
+    total = true = 0.0
+    for text in range(texts):
+        true += similarities[text, owner[text]]
+        for image in range(images):
+            value = similarities[text, image]
+            if variant == "official":
+                value = 0.0 if image == owner[text] else -value
+            total += math.exp(value)
+    mean = total / (texts * images)
+    return true / texts + (math.log(mean) if variant == "paper" else mean)
+
+
+def k_by_formula(maturity, candidates, variant):
+    if variant == "paper":
+        k = math.floor(candidates * math.cos(maturity * math.pi / 4))
+    else:
+        k = int(candidates * math.cos(maturity**1.25)) + 1
+    return min(max(k, 1), candidates - 1)
+
+
+def space(positive, negative, size=128):
+    """Similarities with exactly normal negatives (quantiles, no chance) and equal positives."""
+    count = size * (size - 1)
+    normal = NormalDist(negative, 0.08)
+    similarities = torch.full((size, size), float(positive), dtype=torch.float64)
+    quantiles = [normal.inv_cdf((i + 0.5) / count) for i in range(count)]
+    similarities[~torch.eye(size, dtype=torch.bool)] = torch.tensor(quantiles, dtype=torch.float64).clamp(-1, 1)
+    return similarities
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "paper", "official"),
+    [(0, 0, 127, 69), (0.2, 0, 126, 40), (0.4, 0, 121, 6), (0.5, 0, 117, 1), (1, 0, 89, 1), (0.99, 0.99, 4, 11)],
+)
+def test_k_of_typical_spaces(positive, negative, paper, official):
+    similarities = space(positive, negative)
+    for variant, expected in (("paper", paper), ("official", official)):
+        spread = uniformity(similarities, variant=variant).item()
+        assert negative_count(alignment(similarities).item(), spread, 128, variant) == expected
+
+
+@both_variants
+@given(st.floats(-1, 1), st.floats(-1, math.e), st.integers(2, 500))
+@many_examples
+def test_k_is_between_one_and_all_negatives(variant, aligned, uniform, size):
+    assert 1 <= negative_count(aligned, uniform, size, variant) <= size - 1
+
+
+@given(st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 1.5))
+@many_examples
+def test_official_k_falls_as_alignment_rises(one, other, uniform):
+    k = [negative_count(aligned, uniform, 128, "official") for aligned in sorted((one, other))]
+    assert k[0] >= k[1]
+
+
+@every_likeness
+@both_variants
+def test_alignment_and_uniformity_are_their_equations(variant, likeness):
+    images, texts, owner = batch(likeness)
+    similarities = texts @ images.T
+    ours = alignment(similarities, owner) + uniformity(similarities, owner, variant)
+    assert ours.item() == pytest.approx(maturity_by_loops(similarities.numpy(), OWNER, variant))
+
+
+def test_uniformity_is_that_of_wang_and_isola_plus_one():
+    images, texts, owner = batch()
+    gaussian = [math.exp(-0.5 * ((text - image) ** 2).sum()) for text in texts.numpy() for image in images.numpy()]
+    assert uniformity(texts @ images.T, owner).item() == pytest.approx(math.log(np.mean(gaussian)) + 1)
+
+
+@every_likeness
+@pytest.mark.parametrize("fixed_k", [None, 1, 3, 100])
+@both_variants
+def test_adopt_is_its_equations(variant, fixed_k, likeness):
+    objective, (images, texts, owner) = AdOpt(variant, fixed_k=fixed_k), batch(likeness)
+    similarities = similarities_of(images, texts, owner)
+    maturity = maturity_by_loops(similarities, OWNER, variant)
+    k_images, k_texts = (fixed_k or k_by_formula(maturity, n, variant) for n in (len(images), len(texts)))
+    terms = by_loops(similarities, OWNER, info_nce(variant, k_images), info_nce(variant, k_texts))
+    expected = np.mean(terms[0]) + np.mean(terms[1])
+    loss = objective(images, texts, owner)
+    assert loss.item() == pytest.approx(expected if variant == "paper" else expected / 2)
+    assert objective.statistics["k"] == min(k_images, len(images) - 1)
+    assert objective.statistics["loss_t2i"] == pytest.approx(np.mean(terms[0]))
+    assert objective.statistics["loss_i2t"] == pytest.approx(np.mean(terms[1]))
+
+
+@every_likeness
+@pytest.mark.parametrize(("objective", "term"), [(HardTriplet, hardest_violation), (SumOfViolations, all_violations)])
+def test_triplet_losses_are_their_loops(objective, term, likeness):
+    images, texts, owner = batch(likeness)
+    per_text, per_image = by_loops(similarities_of(images, texts, owner), OWNER, term, term)
+    assert objective()(images, texts, owner).item() == pytest.approx(sum(per_text) + sum(per_image))
+
+
+def test_the_schedule_of_k_is_used_in_these_tests():
+    objective, counts = AdOpt(), []
+    for likeness in (0.0, 0.4, 3.0):
+        objective(*batch(likeness))
+        counts.append(objective.statistics["k"])
+    assert counts[0] > counts[1] > counts[2] == 1
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_gradients_are_those_of_the_loss(name):
+    images, texts, owner = batch()
+    objective = build_objective(name)
+
+    def loss(images, texts):
+        return objective(normalize(images), normalize(texts), owner)
+
+    assert gradcheck(loss, (images.requires_grad_(), texts.requires_grad_()))
+
+
+@both_variants
+def test_gradients_of_adopt_with_more_k_than_negatives(variant):
+    images, texts, owner = batch()
+    objective = AdOpt(variant, fixed_k=100)
+    assert gradcheck(lambda i, t: objective(i, t, owner), (images.requires_grad_(), texts.requires_grad_()))
+
+
+def test_a_caption_of_the_same_image_is_never_a_negative():
+    images, texts, owner = torch.eye(2), torch.eye(2)[[0, 0, 1]], torch.tensor([0, 0, 1])  # two identical siblings
+    for objective in (HardTriplet(), SumOfViolations(), ScheduledTriplet()):
+        assert objective(images, texts, owner).item() == 0
+    objective = AdOpt("paper", temperature=1.0, fixed_k=5)
+    objective(images, texts, owner)
+    # Pairs 0 and 1 have one negative text of similarity 0, and pair 2 has two: log(1), log(1), log(2), less 1.
+    assert objective.statistics["loss_i2t"] == pytest.approx((-1 - 1 + math.log(2) - 1) / 3)
+    assert objective.statistics["loss_t2i"] == pytest.approx(-1)
+
+
+@both_variants
+def test_a_pair_is_never_its_own_negative(variant):
+    images = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])  # each wrong similarity is −1, far below the right ones
+    objective = AdOpt(variant, temperature=1.0, margin=0.0, fixed_k=1)
+    objective(images, images, torch.arange(2))
+    expected = -2 if variant == "paper" else math.log(1 + math.exp(-2))
+    assert objective.statistics["loss_t2i"] == objective.statistics["loss_i2t"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@given(st.permutations(range(5)), st.permutations(range(7)))
+@settings(many_examples, max_examples=15)
+def test_the_order_of_the_batch_changes_nothing(name, image_order, text_order):
+    objective, (images, texts, owner) = build_objective(name), batch()
+    moved = torch.tensor([image_order.index(image) for image in OWNER])
+    expected, statistics = objective(images, texts, owner), objective.statistics
+    loss = objective(images[image_order], texts[text_order], moved[text_order])
+    torch.testing.assert_close(loss, expected)
+    assert objective.statistics == pytest.approx(statistics)
+
+
+def test_one_negative_gives_the_difference_of_similarities_or_its_softplus():
+    images, texts, owner = batch(owner=[0, 1, 2, 3])
+    similarities = similarities_of(images, texts, owner)
+    true, wrong = np.diag(similarities), similarities - 9 * np.eye(4)
+    gaps = [wrong.max(axis) - true for axis in (1, 0)]  # s⁻ − s⁺ by text, by image
+    paper, official = (AdOpt(variant, fixed_k=1)(images, texts, owner).item() for variant in VARIANTS)
+    assert paper == pytest.approx(sum(np.mean(gap / 0.05) for gap in gaps))
+    assert official == pytest.approx(sum(np.mean(np.log1p(np.exp((gap + 0.2) / 0.05))) for gap in gaps) / 2)
+
+
+def test_with_all_negatives_and_no_margin_adopt_is_the_symmetric_cross_entropy():
+    images, texts, owner = batch(owner=[0, 1, 2, 3, 4])
+    logits = texts @ images.T / 0.05
+    expected = (cross_entropy(logits, owner) + cross_entropy(logits.T, owner)) / 2
+    torch.testing.assert_close(AdOpt(margin=0.0, fixed_k=10**6)(images, texts, owner), expected)
+
+
+def test_scheduled_triplet_leaves_the_sum_after_the_first_epoch():
+    objective, inputs = ScheduledTriplet(), batch(0.0)
+    every, hardest = SumOfViolations()(*inputs), HardTriplet()(*inputs)
+    assert every > hardest
+    assert objective(*inputs) == every
+    for epoch, expected in ((0, every), (1, hardest), (2, hardest), (0, every)):
+        objective.start_epoch(epoch)
+        assert objective(*inputs) == expected
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_statistics_are_left_for_the_log(name):
+    objective, (images, texts, owner) = build_objective(name), batch()
+    objective(images, texts, owner)
+    assert objective.statistics.keys() == {"k", "alignment", "uniformity", "loss_t2i", "loss_i2t"}
+    assert all(type(value) is float for value in objective.statistics.values())
+    variant = "official" if name == "adopt" else "paper"
+    maturity = maturity_by_loops(similarities_of(images, texts, owner), OWNER, variant)
+    assert objective.statistics["alignment"] + objective.statistics["uniformity"] == pytest.approx(maturity)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    ("images", "texts", "owner", "error", "message"),
+    [
+        ((2, 4), (2, 3), [0, 1], ValueError, r"images \(2, 4\) and texts \(2, 3\) must be"),
+        ((2, 3, 1), (2, 3), [0, 1], ValueError, r"images \(2, 3, 1\) and texts \(2, 3\) must be"),
+        ((2, 3), (3, 3), [0, 1], ValueError, r"owner is \(2,\), 3 texts need \(3,\)"),
+        ((2, 3), (2, 3), [0.0, 1.0], TypeError, "owner is torch.float32, it must be torch.int64"),
+        ((2, 3), (2, 3), [0, 2], ValueError, "owner points outside the 2 images"),
+        ((2, 3), (2, 3), [-1, 1], ValueError, "owner points outside the 2 images"),
+        ((1, 3), (2, 3), [0, 0], ValueError, "texts of at least two images"),
+        ((2, 3), (2, 3), [1, 1], ValueError, "texts of at least two images"),
+    ],
+)
+def test_bad_batches_are_refused(name, images, texts, owner, error, message):
+    with pytest.raises(error, match=message):
+        build_objective(name)(torch.ones(images), torch.ones(texts), torch.tensor(owner))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: AdOpt(temperature=0), "temperature must be above 0, got 0"),
+        (lambda: AdOpt(fixed_k=0), "fixed_k must be at least 1, got 0"),
+        (lambda: AdOpt("mine"), "unknown AdOpt variant 'mine'; choose one of paper, official"),
+        (lambda: negative_count(0, 0, 8, "mine"), "unknown K variant 'mine'; choose one of paper, official"),
+        (lambda: uniformity(torch.eye(2), variant="mine"), "unknown uniformity variant 'mine'"),
+        (lambda: alignment(torch.ones(3, 2)), "similarities are 3 × 2: say which image each text belongs to"),
+        (lambda: build_objective("mine"), r"unknown objective 'mine'; choose one of adopt, hard, sum, vse\+\+"),
+    ],
+)
+def test_bad_options_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
