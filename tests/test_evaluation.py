@@ -144,5 +144,25 @@ def test_uneven_folds_are_refused(folds):
 def test_broken_embeddings_are_refused(side, value):
     embeddings = {"images": torch.eye(3), "texts": SIMILARITIES.clone()}
     embeddings[side][2, 1] = value
-    with pytest.raises(ValueError, match="embeddings hold NaN or infinity"):
+    with pytest.raises(ValueError, match="some similarities are NaN"):
         evaluate(**embeddings, owner=OWNER)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_collapsed_space_scores_nothing_whatever_its_products_round_to(seed):
+    torch.manual_seed(seed)
+    point = torch.nn.functional.normalize(torch.randn(256), dim=0)
+    owner = torch.arange(171).repeat_interleave(3)  # 513 texts: the last chunk is a single row
+    metrics = evaluate(point.repeat(171, 1), point.repeat(513, 1), owner)
+    assert metrics["rsum"] == 0
+    assert metrics["i2t"]["medr"] == 511
+
+
+def test_ranks_of_double_similarities_are_counted_in_double():
+    similarities = torch.tensor([[0.1, 0], [0.1000000001, 0.9]], dtype=torch.float64)
+    assert retrieval_ranks(similarities, torch.tensor([0, 1]))[0].tolist() == [2, 1]
+
+
+def test_nan_similarities_are_refused():
+    with pytest.raises(ValueError, match="some similarities are NaN"):
+        retrieval_ranks(torch.tensor([[torch.nan, 0.1], [0.8, 0.3]]), torch.tensor([0, 1]))

@@ -158,7 +158,9 @@ def test_formats_that_can_run_code_are_refused(tmp_path, file):
 
 
 def test_weights_of_another_backbone_are_refused(weights):
-    with pytest.raises(FileError, match=r"net\.safetensors is not for test_resnet at 64 px: \S+ is missing \(and \d+ more\)"):
+    with pytest.raises(
+        FileError, match=r"net\.safetensors is not for test_resnet at 64 px: \S+ is missing \(and \d+ more\)"
+    ):
         Backbone("test_resnet", 64, "grid").load_weights(str(weights))
 
 

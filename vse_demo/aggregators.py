@@ -44,8 +44,8 @@ class AdaPool(nn.Module):
         mask = real_rows(features, mask)
         features = features.masked_fill(~mask.unsqueeze(-1), 0)
         centre = masked_mean(features, mask).unsqueeze(1)
-        tiny = torch.finfo(features.dtype).tiny  # two zeros are alike: 0 / tiny
-        likeness = 2 * (features * centre).abs() / (features.square() + centre.square()).clamp_min(tiny)
+        tiny = torch.finfo(features.dtype).tiny  # two zeros are alike: tiny / tiny
+        likeness = (2 * (features * centre).abs() + tiny) / (features.square() + centre.square() + tiny)
         mix = self.mix.clamp(0, 1)
         soft_maximum = softmax_sum(features, features, mask)
         return mix * softmax_sum(likeness, features, mask) + (1 - mix) * soft_maximum

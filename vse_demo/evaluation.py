@@ -3,6 +3,9 @@
 A query's rank is 1 + the number of wrong items that score at least as high as its best right item.
 So ties count against the model: one that maps everything to a single point scores nothing instead
 of everything. Ranks are counted, nothing is sorted.
+
+Equal embeddings can differ in the last bits of their products, since matrix products of other
+shapes add in another order; `evaluate` takes scores closer than `TIE` as equal.
 """
 
 from collections.abc import Callable
@@ -12,6 +15,7 @@ import torch
 from torch import Tensor
 
 RECALLS = (1, 5, 10)
+TIE = 1e-6
 
 
 class Direction(TypedDict):
@@ -44,7 +48,7 @@ def retrieval_ranks(similarities: Tensor, owner: Tensor, chunk: int = 512) -> tu
     """
     texts, images = similarities.shape
     _check_owner(texts, images, owner)
-    return _count_ranks(lambda rows: similarities[rows], images, owner, chunk)
+    return _count_ranks(lambda rows: similarities[rows], images, owner, chunk, tie=0.0)
 
 
 def evaluate(images: Tensor, texts: Tensor, owner: Tensor, folds: int = 1, chunk: int = 512) -> Metrics:
@@ -68,26 +72,28 @@ def evaluate(images: Tensor, texts: Tensor, owner: Tensor, folds: int = 1, chunk
 
 
 def _evaluate_fold(images: Tensor, texts: Tensor, owner: Tensor, chunk: int) -> tuple[Direction, Direction]:
-    if not (images.isfinite().all() and texts.isfinite().all()):
-        raise ValueError("embeddings hold NaN or infinity: the model that made them is broken")
-    image_ranks, text_ranks = _count_ranks(lambda rows: texts[rows] @ images.T, len(images), owner, chunk)
+    image_ranks, text_ranks = _count_ranks(lambda rows: texts[rows] @ images.T, len(images), owner, chunk, TIE)
     return _direction(image_ranks), _direction(text_ranks)
 
 
-def _count_ranks(block: Callable[[slice], Tensor], images: int, owner: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+def _count_ranks(
+    block: Callable[[slice], Tensor], images: int, owner: Tensor, chunk: int, tie: float
+) -> tuple[Tensor, Tensor]:
     """Ranks from blocks of similarities (chunk, I): first the best right text of each image, then counts."""
     chunks = [slice(start, start + chunk) for start in range(0, len(owner), chunk)]
-    best = torch.full((images,), -torch.inf)
+    best = block(slice(0, 1)).new_full((images,), -torch.inf)
     for rows in chunks:
-        best.scatter_reduce_(0, owner[rows], _right(block(rows), owner[rows]).float(), "amax")
-    image_ranks = torch.ones(images, dtype=torch.int64)
-    text_ranks = torch.empty(len(owner), dtype=torch.int64)
+        similarities = block(rows)
+        if similarities.isnan().any():
+            raise ValueError("some similarities are NaN: the model that made them is broken")
+        best.scatter_reduce_(0, owner[rows], _right(similarities, owner[rows]), "amax")
+    image_ranks, text_ranks = torch.ones_like(best, dtype=torch.int64), torch.empty_like(owner)
     for rows in chunks:
         similarities, mine = block(rows), owner[rows]
         right = _right(similarities, mine)
-        text_ranks[rows] = (similarities >= right.unsqueeze(1)).sum(1)  # counts itself: ranks from 1
-        image_ranks += (similarities >= best).sum(0)
-        image_ranks.scatter_add_(0, mine, -(right >= best[mine]).long())  # right texts are no rivals
+        text_ranks[rows] = (similarities >= right.unsqueeze(1) - tie).sum(1)  # counts itself: ranks from 1
+        image_ranks += (similarities >= best - tie).sum(0)
+        image_ranks.scatter_add_(0, mine, -(right >= best[mine] - tie).long())  # right texts are no rivals
     return image_ranks, text_ranks
 
 
@@ -108,8 +114,12 @@ def _mean_direction(parts: list[Direction]) -> Direction:
 def _check_owner(texts: int, images: int, owner: Tensor) -> None:
     if owner.shape != (texts,):
         raise ValueError(f"owner is {tuple(owner.shape)}, {texts} texts need ({texts},)")
-    counts = torch.bincount(owner, minlength=images)
-    if len(counts) != images:
+    if owner.dtype != torch.int64:
+        raise TypeError(f"owner is {owner.dtype}, it must be torch.int64: the index of each text's image")
+    if texts == 0 or images == 0:
+        raise ValueError(f"nothing to evaluate: {images} images and {texts} texts")
+    if owner.min() < 0 or owner.max() >= images:
         raise ValueError(f"owner points outside the {images} images")
+    counts = torch.bincount(owner, minlength=images)
     if (counts == 0).any():
         raise ValueError(f"image {int((counts == 0).nonzero()[0])} has no text: nothing would be right for it")

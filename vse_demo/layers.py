@@ -53,6 +53,8 @@ class Projection(nn.Module):
             self.out = nn.Linear(dim // 2, dim)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
+        if not mask.all():  # what padding holds must not reach a gradient: 0 × NaN is NaN
+            features = features.masked_fill(~mask.unsqueeze(-1), 0)
         projected = self.linear(features)
         if self.hidden is not None and self.norm is not None and self.out is not None:
             projected = projected + self.out(self.norm(self.hidden(features), mask).relu())

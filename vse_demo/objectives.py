@@ -42,6 +42,8 @@ def negative_count(alignment: float, uniformity: float, batch_size: int, variant
     """
     check_choice(variant, VARIANTS, "K variant")
     maturity = float(alignment) + float(uniformity)
+    if not math.isfinite(maturity):
+        raise FloatingPointError(f"alignment {alignment} and uniformity {uniformity} are not finite: training diverged")
     if variant == "paper":
         k = math.floor(batch_size * math.cos(maturity * math.pi / 4))
     else:  # a negative base has no real 1.25th power: such a space is as immature as can be
@@ -95,7 +97,7 @@ class AdOpt(Objective):
     Unlike that code, a pair's own positive can never be chosen as its negative.
 
     With C texts of B images the text side chooses K of B images, and the image side the same
-    share of the C texts. `fixed_k` replaces the schedule for comparison.
+    share of the C texts. `fixed_k` replaces the schedule by one number for both sides.
     """
 
     def __init__(

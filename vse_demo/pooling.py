@@ -99,7 +99,7 @@ class RankPool(nn.Module):
 
     def __init__(self, weights: Sequence[float] | None = None):
         super().__init__()
-        if weights is not None and (len(weights) == 0 or weights[0] <= 0 or min(weights) < 0):
+        if weights is not None and not (len(weights) and weights[0] > 0 and min(weights) >= 0):
             raise ValueError(f"rank weights must be at least 0, and the first above 0; got {list(weights)}")
         self.weights = None if weights is None else tuple(map(float, weights))
 
@@ -168,6 +168,10 @@ class AdPool(nn.Module):
         super().__init__()
         if not (token or embedding):
             raise ValueError("AdPool needs its token level, its embedding level, or both")
+        if balance is not None and not (token and embedding):
+            raise ValueError("a fixed balance needs both levels")
+        if balance is not None and not (len(balance) == 2 and min(balance) >= 0 and abs(sum(balance) - 1) < 1e-6):
+            raise ValueError(f"balance must be two weights that sum to 1, not {balance}")
         self.dim = dim
         self.variant = check_choice(variant, VARIANTS, "AdPool variant")
         self.token, self.embedding = token, embedding
