@@ -17,6 +17,14 @@ from vse_demo.model import load_model
 from vse_demo.retrieval import Gallery
 
 
+def shipped_model() -> Path:
+    """The model that comes with the package."""
+    try:
+        return min(path for path in shipped("models").iterdir() if path.is_dir())
+    except (FileError, ValueError):
+        raise FileError("no model is shipped yet: train one with vse-demo train, then give --model RUN/best") from None
+
+
 def build_gallery(models: list[Path], dataset: Dataset) -> tuple[Gallery, list[Path]]:
     """Everything in the data set, encoded, and the file of each picture."""
     gallery, files = Gallery(load_model(models)), {}
@@ -38,7 +46,7 @@ def make_page(gallery: Gallery, files: list[Path]) -> gr.Blocks:
             raise gr.Error("Choose a picture first")
         return [[f"{hit.score:.2f}", hit.item] for hit in gallery.search_captions(picture)]
 
-    with gr.Blocks(title="Visual-semantic embedding") as page:
+    with gr.Blocks(title="Visual-semantic embedding", analytics_enabled=False) as page:
         gr.Markdown("# Pictures and sentences in one space")
         with gr.Tab("Find pictures"):
             sentence = gr.Textbox(label="A sentence", placeholder="a dog on the beach", submit_btn=True)
@@ -60,16 +68,14 @@ def main() -> None:
     parser.add_argument("--share", action="store_true", help="make a public link through Gradio's servers")
     chosen = parser.parse_args()
     try:
-        models = chosen.model or [min(path for path in shipped("models").iterdir() if path.is_dir())]
-        gallery, files = build_gallery(models, open_dataset(chosen.data))
+        gallery, files = build_gallery(chosen.model or [shipped_model()], open_dataset(chosen.data))
     except FileError as error:
         raise SystemExit(f"app.py: {error}") from error
-    page = make_page(gallery, files)
-    page.launch(
+    make_page(gallery, files).launch(
         server_name=chosen.host,
         server_port=chosen.port,
         share=chosen.share,
-        allowed_paths=sorted({str(f.parent) for f in files}),
+        allowed_paths=sorted({str(file.parent) for file in files}),
     )
 
 
