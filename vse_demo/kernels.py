@@ -137,7 +137,7 @@ class _AdPoolLevels(torch.autograd.Function):
 class _SortRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, mask: Tensor, keep: bool) -> Tensor:
-        values, (_, order) = torch.zeros_like(features), _room_for_sorted(features, keep)
+        values, (_, order) = torch.empty_like(features), _room_for_sorted(features, keep)
         _over_batch(_sort, features, mask, *_networks_of(mask), keep, values, order)
         ctx.save_for_backward(order, mask)
         return values
@@ -146,7 +146,7 @@ class _SortRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         order, mask = ctx.saved_tensors
-        to_features = torch.zeros_like(gradients[0])
+        to_features = torch.empty_like(gradients[0], memory_format=torch.contiguous_format)
         _over_batch(_unsort, gradients[0].contiguous(), order, mask, to_features)
         return to_features, None, None
 
@@ -163,10 +163,12 @@ class _SoftmaxSum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         scores, values, mask, result, top, total = ctx.saved_tensors
-        to_scores, to_values = torch.zeros_like(scores), torch.zeros_like(values)
+        same = scores.data_ptr() == values.data_ptr()  # a soft maximum: both gradients are one
+        to_values = torch.empty_like(values)
+        to_scores = to_values if same else torch.empty_like(scores)
         arguments = (scores, values, mask, result, top, total, gradients[0].contiguous(), to_scores, to_values)
-        _over_batch(_softmax_sum_backward, *arguments)
-        return to_scores, to_values, None
+        _over_batch(_softmax_sum_backward, *arguments, same)
+        return None if same else to_scores, to_values, None
 
 
 def _room_for_sorted(features: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
@@ -322,22 +324,37 @@ def _softmax(scores, n):  # type: ignore[no-untyped-def]
 
 
 @_compiled
+def _fetch(features, item):  # type: ignore[no-untyped-def]
+    """Read an item once from front to back, which memory is good at; blocks are then found in cache."""
+    total = np.float32(0)
+    for row in range(features.shape[1]):
+        for column in range(0, features.shape[2], 16):  # one value of each cache line
+            total += features[item, row, column]
+    return total
+
+
+@_compiled
 def _levels(  # type: ignore[no-untyped-def]
     start, stop, features, mask, score, networks, bounds, keep, values, order, weights, token, soft, total
 ):
     """Both levels of AdPool. Without `keep` only one item's sorted values exist at a time."""
     rows, columns = features.shape[1], features.shape[2]
+    padded = (columns + LANES - 1) // LANES * LANES  # whole blocks: inner loops of a fixed length
     block, keys = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.int64)
     power, scale, top = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     scale_bits = scale.view(np.int32)
     sums, summed = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
-    ranked, weight = np.empty((rows, columns), np.float32), np.empty(rows, np.float32)
+    ranked, mixed = np.empty((rows, padded), np.float32), np.empty(padded, np.float32)
+    scores, weight = np.empty((rows, LANES), np.float32), np.empty(rows, np.float32)
+    line = np.zeros(padded, np.float32)
+    line[:columns] = score
     for item in range(start, stop):
-        weight[:] = 0
         n = 0
+        token[item, 0] = _fetch(features, item)  # overwritten below; unused, the compiler would drop it
+        scores[:] = 0
         for column in range(0, columns, LANES):
-            width = min(LANES, columns - column)
             n = _sort_columns(features, mask, item, column, networks, bounds, keep, block, keys)
+            width = min(LANES, columns - column)
             for j in range(LANES):
                 top[j] = block[0, j]
                 sums[j] = 0
@@ -347,27 +364,27 @@ def _levels(  # type: ignore[no-untyped-def]
                 for j in range(LANES):
                     sums[j] += power[j]
                     summed[j] += power[j] * block[row, j]
-                part = np.float32(0)
-                for j in range(width):
-                    part += block[row, j] * score[column + j]
+                for j in range(LANES):
+                    scores[row, j] += block[row, j] * line[column + j]
                     ranked[row, column + j] = block[row, j]
-                weight[row] += part
                 if keep:
                     _store_order(keys, row, width, order, item, column)
             for j in range(width):
                 total[item, column + j] = sums[j]
                 soft[item, column + j] = summed[j] / sums[j]
-        _softmax(weight, n)
-        for column in range(columns):
-            token[item, column] = 0
         for row in range(n):
-            share = weight[row]
-            weights[item, row] = share
-            for column in range(columns):
-                token[item, column] += share * ranked[row, column]
+            weight[row] = scores[row].sum()
+        _softmax(weight, n)
+        mixed[:] = 0
+        for row in range(n):
+            weights[item, row] = weight[row]
+            for column in range(padded):
+                mixed[column] += weight[row] * ranked[row, column]
             if keep:
                 for column in range(columns):
                     values[item, row, column] = ranked[row, column]
+        for column in range(columns):
+            token[item, column] = mixed[column]
 
 
 @_compiled
@@ -383,7 +400,7 @@ def _levels_backward(  # type: ignore[no-untyped-def]
     block, back = np.zeros((rows, LANES), np.float32), np.zeros((rows, LANES), np.float32)
     power, scale, top = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.zeros(LANES, np.float32)
     scale_bits = scale.view(np.int32)
-    outer, shift = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    outer, centre = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     slope = np.empty(rows, np.float32)
     for item in range(start, stop):
         n = 0
@@ -404,7 +421,7 @@ def _levels_backward(  # type: ignore[no-untyped-def]
             for j in range(width):
                 top[j] = values[item, 0, column + j]
                 outer[j] = to_soft[item, column + j] / total[item, column + j]
-                shift[j] = np.float32(1) - soft[item, column + j]
+                centre[j] = soft[item, column + j]
             for row in range(n):
                 for j in range(width):
                     block[row, j] = values[item, row, column + j]
@@ -413,10 +430,9 @@ def _levels_backward(  # type: ignore[no-untyped-def]
                 for j in range(width):
                     value = block[row, j]
                     to_score[item, column + j] += s * value
+                    push = power[j] * outer[j]
                     power[j] = (
-                        share * to_token[item, column + j]
-                        + s * score[column + j]
-                        + power[j] * outer[j] * (value + shift[j])
+                        share * to_token[item, column + j] + s * score[column + j] + push + push * (value - centre[j])
                     )
                 for j in range(width):
                     back[order[item, row, column + j], j] = power[j]
@@ -438,17 +454,29 @@ def _sort(start, stop, features, mask, networks, bounds, keep, values, order):  
                     values[item, row, column + j] = block[row, j]
                 if keep:
                     _store_order(keys, row, width, order, item, column)
+            for row in range(n, rows):
+                for j in range(width):
+                    values[item, row, column + j] = 0
 
 
 @_compiled
 def _unsort(start, stop, gradient, order, mask, to_features):  # type: ignore[no-untyped-def]
+    """Send the gradient of each sorted value home; padded rows get 0."""
+    rows, columns = gradient.shape[1], gradient.shape[2]
+    back = np.empty((rows, LANES), np.float32)
     for item in range(start, stop):
         n = 0
-        for row in range(mask.shape[1]):
+        for row in range(rows):
             n += mask[item, row]
-        for row in range(n):
-            for column in range(gradient.shape[2]):
-                to_features[item, order[item, row, column], column] = gradient[item, row, column]
+        back[:] = 0
+        for column in range(0, columns, LANES):
+            width = min(LANES, columns - column)
+            for row in range(n):
+                for j in range(width):
+                    back[order[item, row, column + j], j] = gradient[item, row, column + j]
+            for row in range(rows):
+                for j in range(width):
+                    to_features[item, row, column + j] = back[row, j]
 
 
 @_compiled
@@ -485,16 +513,22 @@ def _softmax_sum(start, stop, scores, values, mask, result, top, total):  # type
 
 @_compiled
 def _softmax_sum_backward(  # type: ignore[no-untyped-def]
-    start, stop, scores, values, mask, result, top, total, gradient, to_scores, to_values
+    start, stop, scores, values, mask, result, top, total, gradient, to_scores, to_values, same
 ):
-    """With δ the softmax: d values = δ g and d scores = δ (values − result) g."""
+    """With δ the softmax: d values = δ g and d scores = δ (values − result) g; their sum if both are the `same`."""
     rows, columns = scores.shape[1], scores.shape[2]
     block, peak = np.zeros((1, LANES), np.float32), np.zeros(LANES, np.float32)
     power, scale = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     scale_bits = scale.view(np.int32)
+    inverse = np.empty(columns, np.float32)
     for item in range(start, stop):
+        for column in range(columns):
+            inverse[column] = gradient[item, column] / total[item, column]
         for row in range(rows):
             if not mask[item, row]:
+                for column in range(columns):
+                    to_values[item, row, column] = 0
+                    to_scores[item, row, column] = 0
                 continue
             for column in range(0, columns, LANES):
                 width = min(LANES, columns - column)
@@ -503,7 +537,13 @@ def _softmax_sum_backward(  # type: ignore[no-untyped-def]
                     peak[j] = top[item, column + j]
                 _exponentials(block, 0, peak, power, scale, scale_bits)
                 for j in range(width):
-                    d = column + j
-                    g = power[j] / total[item, d] * gradient[item, d]
-                    to_values[item, row, d] = g
-                    to_scores[item, row, d] = g * (values[item, row, d] - result[item, d])
+                    power[j] *= inverse[column + j]
+                if same:
+                    for j in range(width):
+                        d = column + j
+                        to_values[item, row, d] = power[j] + power[j] * (values[item, row, d] - result[item, d])
+                else:
+                    for j in range(width):
+                        d = column + j
+                        to_scores[item, row, d] = power[j] * (values[item, row, d] - result[item, d])
+                        to_values[item, row, d] = power[j]
