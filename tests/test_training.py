@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from vse_demo import VSE, TrainConfig, make_config, open_dataset, train
 from vse_demo.evaluation import Metrics
 from vse_demo.files import FileError
-from vse_demo.training import PRESETS, Trainer, build_model
+from vse_demo.training import PRESETS, Trainer, build_model, learning_rate
 
 SMALL = {
     "dim": 16, "word_dim": 8, "backbone": "test_efficientnet", "image_size": 64, "backbone_weights": "random",
@@ -85,6 +85,24 @@ def test_the_learning_rate_falls_to_a_tenth(karpathy_folder: Path, tmp_path: Pat
     assert list(rates.values()) == pytest.approx([5e-4, 5e-4, 5e-5, 5e-5])
 
 
+def test_the_cosine_schedule_rises_and_falls_to_nothing() -> None:
+    config = make_config("vse+2ad", {"epochs": 4, "schedule": "cosine", "ramp_steps": 10, "learning_rate": 1.0})
+    rates = [learning_rate(config, step, per_epoch=25) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1, abs=1e-3)
+    assert np.argmax(rates) == 9
+    assert rates[50] == pytest.approx(0.5)
+    assert rates[-1] < 1e-3
+
+
+def test_what_is_judged_and_saved_is_the_average_of_the_weights(karpathy_folder: Path, tmp_path: Path) -> None:
+    train(make_config("vse+2ad", {**SMALL, "epochs": 1, "average": 0.5}), karpathy_folder, tmp_path / "run")
+    stored = load_file(tmp_path / "run" / "last.safetensors")
+    key = "image_encoder.projection.linear.weight"
+    best = load_file(tmp_path / "run" / "best" / "model.safetensors")[key]
+    assert torch.equal(best, stored[f"average.module.{key}"])
+    assert not torch.equal(best, stored[f"model.{key}"])
+
+
 def test_the_same_seed_gives_the_same_weights(karpathy_folder: Path, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         train(make_config("vse+2ad", {**SMALL, "seed": seed}), karpathy_folder, tmp_path / name)
@@ -96,7 +114,7 @@ def test_the_same_seed_gives_the_same_weights(karpathy_folder: Path, tmp_path: P
 def test_a_killed_run_resumes_to_the_same_weights(
     karpathy_folder: Path, tmp_path: Path, start_python: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    settings = {**SMALL, "batch_size": 4, "epochs": 6, "checkpoint_steps": 3}
+    settings = {**SMALL, "batch_size": 4, "epochs": 6, "checkpoint_steps": 3, "schedule": "cosine", "average": 0.9}
     flags = [part for key, value in settings.items() for part in (f"--{key.replace('_', '-')}", value)]
     command = ["-m", "vse_demo.cli", "train", "--data", karpathy_folder]
     untouched = start_python(*command, "--out", tmp_path / "whole", *flags)
@@ -210,6 +228,7 @@ def test_resuming_a_finished_run_changes_nothing(karpathy_folder: Path, tmp_path
         ({"batch_size": 1}, "batch_size must be at least 2, not 1"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
         ({"cell_dropout": 1.0}, "cell_dropout must be at least 0 and below 1"),
+        ({"schedule": "linear"}, "unknown schedule 'linear'; choose one of step, cosine"),
         ({"pooling": "median"}, "unknown pooling 'median'; choose one of mean, max"),
         ({"objective": "mse"}, "unknown objective 'mse'; choose one of adopt"),
         ({"text": "gru"}, "unknown text encoder 'gru'"),

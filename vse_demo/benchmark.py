@@ -212,7 +212,7 @@ def training() -> Iterator[Row]:
     trainer = Trainer(VSE(config.model, WordTokenizer(words)), config)
 
     def step() -> None:
-        trainer.train_step(pairs, batch, 0)
+        trainer.train_step(pairs, batch, 0, rate=1e-4)
 
     yield compare(
         "a training step, 128 pictures of 81 cells, d = 1024", "plain PyTorch", "≥ 3", step, _plainly(step), 3

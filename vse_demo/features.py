@@ -93,7 +93,7 @@ def cached_cells(
 ) -> CachedCells:
     """The cells of all pictures, from the cache where it has them; the others are computed and added."""
     if encoder.backbone is None:
-        raise TypeError("regions are computed already: there is nothing to cache")
+        raise ValueError("vision = region takes precomputed regions (*_ims.npy), and these data are pictures")
     with ThreadPoolExecutor(4) as pool:
         names = list(pool.map(content_digest, images))
     encoder.eval()

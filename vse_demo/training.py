@@ -9,16 +9,18 @@ resumed draws the same batches and the same dropout, and ends with the same weig
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.auto import tqdm
 
 from vse_demo.batches import Batch, Pairs, drop_cells, drop_words, epoch_batches
@@ -39,6 +41,8 @@ from vse_demo.text import (
 )
 from vse_demo.vision import random_view, to_pixels
 
+SCHEDULES = ("step", "cosine")
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -51,7 +55,11 @@ class TrainConfig:
     batch_size: int = 128  # pictures per step
     captions_per_image: int = 1  # of one picture in a step
     learning_rate: float = 5e-4
-    decay_epochs: int = 15  # the learning rate falls to a tenth every so many epochs
+    schedule: str = "step"  # of the learning rate: step, or cosine, which falls to 0 over the whole run
+    decay_epochs: int = 15  # with step, it falls to a tenth every so many epochs
+    ramp_steps: int = 0  # it rises from 0 over so many steps
+    weight_decay: float = 0.0  # decoupled, as in AdamW
+    average: float = 0.0  # decay of a running average of the weights, which is what is judged; 0 for none
     pretrained_rate: float = 0.1  # learning rate of pretrained parts, as a share of the others'
     warmup_epochs: int = 1  # a fine-tuned image backbone stays frozen for so long
     finetune_image: bool = False  # train the image backbone too
@@ -72,7 +80,8 @@ class TrainConfig:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.batch_size < 2:
             raise ValueError(f"batch_size must be at least 2, not {self.batch_size}: negatives are other pictures")
-        for name in ("cell_dropout", "word_dropout"):
+        check_choice(self.schedule, SCHEDULES, "schedule")
+        for name in ("cell_dropout", "word_dropout", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
 
@@ -133,20 +142,28 @@ def _run_epochs(trainer: "Trainer", run: "Run", pairs: Pairs, held_out: Pairs, t
             epoch, done = divmod(trainer.step, per_epoch)
             trainer.objective.start_epoch(epoch)
             for batch in trainer.epoch_batches(pairs, epoch)[done:]:
-                row = trainer.train_step(pairs, batch, epoch)
+                row = trainer.train_step(pairs, batch, epoch, learning_rate(config, trainer.step, per_epoch))
                 log.write(row)
                 bar.update()
                 bar.set_postfix(loss=f"{row['loss']:.3f}", K=int(row["k"]), best=f"{trainer.best_rsum:.1f}")
                 if trainer.step % config.checkpoint_steps == 0 and trainer.step % per_epoch:
                     run.save_checkpoint(trainer)
-            metrics = validate(trainer.model, held_out)
+            metrics = validate(trainer.judged, held_out)
             log.write({"step": trainer.step, "epoch": epoch + 1, **flatten(metrics)})
             if metrics["rsum"] > trainer.best_rsum:
                 trainer.best = metrics
-                trainer.model.save_pretrained(run.folder / "best", metrics={"validation": metrics})
+                trainer.judged.save_pretrained(run.folder / "best", metrics={"validation": metrics})
             run.save_checkpoint(trainer)
     assert trainer.best is not None
     return trainer.best
+
+
+def learning_rate(config: TrainConfig, step: int, per_epoch: int) -> float:
+    """Of one step, counted from 0."""
+    rate = config.learning_rate * min(1.0, (step + 1) / max(1, config.ramp_steps))
+    if config.schedule == "cosine":
+        return rate * (1 + math.cos(math.pi * step / (config.epochs * per_epoch))) / 2
+    return rate * 0.1 ** (step // per_epoch // config.decay_epochs)
 
 
 class Trainer:
@@ -165,9 +182,17 @@ class Trainer:
             {"params": [p for p in model.parameters() if id(p) not in theirs], "share": 1.0},
             {"params": [p for p in pretrained if p.requires_grad], "share": config.pretrained_rate},
         ]
-        self.optimizer = torch.optim.Adam(groups, lr=config.learning_rate)
+        self.optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
+        self.average: AveragedModel | None = None
+        if config.average:
+            self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.average), use_buffers=True)
         self.step = 0
         self.best: Metrics | None = None
+
+    @property
+    def judged(self) -> VSE:
+        """The model that is validated and saved: the running average, if there is one."""
+        return cast(VSE, self.average.module) if self.average is not None else self.model
 
     @property
     def best_rsum(self) -> float:
@@ -177,12 +202,11 @@ class Trainer:
         random = np.random.default_rng([self.config.seed, epoch])
         return epoch_batches(pairs.owner, self.config.batch_size, self.config.captions_per_image, random)
 
-    def train_step(self, pairs: Pairs, batch: Batch, epoch: int) -> dict[str, float]:
+    def train_step(self, pairs: Pairs, batch: Batch, epoch: int, rate: float) -> dict[str, float]:
         """Learn from one batch; the row for the log."""
         random = np.random.default_rng([self.config.seed, 1, self.step])
         torch.manual_seed(int(random.integers(2**63)))  # dropout inside a transformer
         self.model.train()
-        rate = self.config.learning_rate * 0.1 ** (epoch // self.config.decay_epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]
         images = self.model.embed_cells(self.cells(pairs, batch, epoch, random))
@@ -194,6 +218,8 @@ class Trainer:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
         self.step += 1
         return {"step": self.step, "epoch": epoch, "loss": loss.item(), "lr": rate, **self.objective.statistics}
 
@@ -314,6 +340,8 @@ class Run:
         tensors = {f"model.{name}": tensor.contiguous() for name, tensor in trainer.model.state_dict().items()}
         for parameter, state in trainer.optimizer.state.items():
             tensors |= {f"adam.{key}.{names[id(parameter)]}": value.contiguous() for key, value in state.items()}
+        if trainer.average is not None:
+            tensors |= {f"average.{name}": tensor.contiguous() for name, tensor in trainer.average.state_dict().items()}
         metadata = {"step": str(trainer.step), "best": json.dumps(trainer.best)}
         write_atomic(self.checkpoint_file, save(tensors, metadata))
 
@@ -323,8 +351,9 @@ class Run:
             with safe_open(self.checkpoint_file, "pt") as file:
                 metadata = file.metadata()
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            model = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-            trainer.model.load_state_dict(model)
+            trainer.model.load_state_dict(_part(tensors, "model."))
+            if trainer.average is not None:
+                trainer.average.load_state_dict(_part(tensors, "average."))
             for name, parameter in trainer.model.named_parameters():
                 keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"adam.{key}.{name}" in tensors]
                 if keys:
@@ -332,6 +361,10 @@ class Run:
             trainer.step, trainer.best = int(metadata["step"]), json.loads(metadata["best"])
         except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
             raise FileError(f"{self.checkpoint_file} is not a checkpoint of this run: {error}") from error
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 class Log:
