@@ -3,6 +3,7 @@
 from vse_demo.aggregators import POOLINGS, build_pooling
 from vse_demo.data import CaptionedImages, open_dataset
 from vse_demo.evaluation import evaluate, retrieval_ranks
+from vse_demo.explanation import Explanation, explain
 from vse_demo.model import VSE, Ensemble, ModelConfig
 from vse_demo.objectives import (
     OBJECTIVES,
@@ -28,6 +29,7 @@ __all__ = [
     "AdPool",
     "CaptionedImages",
     "Ensemble",
+    "Explanation",
     "Gallery",
     "HardTriplet",
     "ModelConfig",
@@ -40,6 +42,7 @@ __all__ = [
     "build_objective",
     "build_pooling",
     "evaluate",
+    "explain",
     "make_config",
     "negative_count",
     "open_dataset",

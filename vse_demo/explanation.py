@@ -1,0 +1,83 @@
+"""Why a picture and a sentence match: the similarity, split exactly over image cells and over words.
+
+AdPool's output is a sum over rows, p = Σₙ wₙ ⊙ fₙ, with weights that the trace tells. The embedding is
+v = p / ‖p‖, and the similarity with a unit vector t is
+
+    v · t = Σₙ (wₙ ⊙ fₙ) · t / ‖p‖,
+
+one part per row, and the parts add up to the score: no gradient, no approximation. The same holds
+with the sides exchanged. (What a row holds has already seen its neighbours, through the
+convolutions or the GRU: a cell's part is that of the cell's feature, not of its pixels alone.)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vse_demo.model import VSE, ImageLike
+from vse_demo.pooling import AdPool, PoolTrace
+from vse_demo.text import pad_tokens
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a match: what each row adds to the score, and how it was pooled."""
+
+    parts: Tensor  # (N,) sums to the score
+    rank_weights: Tensor | None  # (N,) token-level weight by rank, averaged over dimensions
+    balance: tuple[float, float]  # token level, embedding level
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A similarity with its parts."""
+
+    score: float
+    image: Side
+    text: Side
+    words: list[str]  # one per row of the text side
+
+    @property
+    def heat_map(self) -> Tensor:
+        """The image's parts as the square grid of cells that they are."""
+        side = round(len(self.image.parts) ** 0.5)
+        if side * side != len(self.image.parts):
+            raise ValueError(f"{len(self.image.parts)} regions are no square grid")
+        return self.image.parts.view(side, side)
+
+
+@torch.inference_mode()
+def explain(model: VSE, image: ImageLike, text: str) -> Explanation:
+    """Split the similarity of a picture and a sentence over cells and over words."""
+    if not isinstance(model.image_pooling, AdPool) or not isinstance(model.text_pooling, AdPool):
+        raise ValueError(f"only AdPool's sums can be split exactly; this model pools by {model.config.pooling}")
+    if not text.strip():
+        raise ValueError("the sentence is empty")
+    model.eval()
+    cells = model.read_cells([image]).to(model.device)
+    tokens, mask = (tensor.to(model.device) for tensor in pad_tokens(model.tokenizer.encode([text])))
+    everywhere = torch.ones(cells.shape[:2], dtype=torch.bool, device=cells.device)
+    image_features, text_features = model.image_encoder(cells, everywhere), model.text_encoder(tokens, mask)
+    image_pooled, image_trace = model.image_pooling(image_features, everywhere, return_trace=True)
+    text_pooled, text_trace = model.text_pooling(text_features, mask, return_trace=True)
+    image_vector, text_vector = image_pooled / image_pooled.norm(), text_pooled / text_pooled.norm()
+    return Explanation(
+        score=float((image_vector * text_vector).sum()),
+        image=_side(image_features, image_trace, text_vector / image_pooled.norm()),
+        text=_side(text_features, text_trace, image_vector / text_pooled.norm()),
+        words=model.tokenizer.tokens(text),
+    )
+
+
+def _side(features: Tensor, trace: PoolTrace, direction: Tensor) -> Side:
+    """The parts of the rows along a direction (1, D)."""
+    weights = trace.token_weights
+    if weights is not None and weights.dim() == 3:
+        weights = weights.mean(-1)
+    token, embedding = trace.balance[0].tolist()
+    return Side(
+        parts=((trace.input_weights() * features) @ direction[0])[0].cpu(),
+        rank_weights=None if weights is None else weights[0].cpu(),
+        balance=(token, embedding),
+    )
