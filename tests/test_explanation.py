@@ -54,7 +54,7 @@ def test_taking_away_what_a_row_adds_leaves_the_rest(pictures: list[Path]) -> No
     features = model.image_encoder(cells, mask).detach()
     pooled, trace = model.image_pooling(features, mask, return_trace=True)
     text = model.encode_texts([SENTENCE])[0].numpy()
-    weights, norm = trace.input_weights()[0].detach().numpy(), float(pooled.norm())
+    weights, norm = trace.input_weights()[0].detach().numpy(), pooled.norm().item()
     part = sum(weights[4, d] * features[0, 4, d].item() * text[d] for d in range(16)) / norm
     assert float(found.image.parts[4]) == pytest.approx(part, abs=1e-6)
 
