@@ -113,22 +113,19 @@ class _AdPoolLevels(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, mask: Tensor, score: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
         token, soft, total = features.new_empty(3, len(features), features.shape[2])
-        weights = features.new_empty(features.shape[:2])
-        values, order = _room_for_sorted(features, keep)
-        _over_batch(
-            _levels, features, mask, score, *_networks_of(mask), keep, values, order, weights, token, soft, total
-        )
-        ctx.save_for_backward(values, order, mask, score, weights, soft, total)
+        weights, order = features.new_empty(features.shape[:2]), _room_for_order(features, keep)
+        _over_batch(_levels, features, mask, score, *_networks_of(mask), keep, order, weights, token, soft, total)
+        ctx.save_for_backward(features, order, mask, score, weights, soft, total)
         return token, soft
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        values, order, mask, score, weights, soft, total = ctx.saved_tensors
+        features, order, mask, score, weights, soft, total = ctx.saved_tensors
         to_token, to_soft = (gradient.contiguous() for gradient in gradients)
-        to_features, to_score = torch.empty_like(values), torch.zeros_like(soft)
+        to_features, to_score = torch.empty_like(features), torch.zeros_like(soft)
         _over_batch(
-            _levels_backward, values, order, mask, score, weights, soft, total, to_token, to_soft,
+            _levels_backward, features, order, mask, score, weights, soft, total, to_token, to_soft,
             to_features, to_score,
         )  # fmt: skip
         return to_features, None, to_score.sum(0), None
@@ -137,7 +134,7 @@ class _AdPoolLevels(torch.autograd.Function):
 class _SortRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, mask: Tensor, keep: bool) -> Tensor:
-        values, (_, order) = torch.empty_like(features), _room_for_sorted(features, keep)
+        values, order = torch.empty_like(features), _room_for_order(features, keep)
         _over_batch(_sort, features, mask, *_networks_of(mask), keep, values, order)
         ctx.save_for_backward(order, mask)
         return values
@@ -171,10 +168,9 @@ class _SoftmaxSum(torch.autograd.Function):
         return None if same else to_scores, to_values, None
 
 
-def _room_for_sorted(features: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-    """Space for the sorted values and the rows they came from; none if they are not kept."""
-    shape = features.shape if keep else (0, 0, 0)
-    return features.new_empty(shape), torch.empty(shape, dtype=torch.int16)
+def _room_for_order(features: Tensor, keep: bool) -> Tensor:
+    """Space for the row that each sorted value came from; none if it is not kept."""
+    return torch.empty(features.shape if keep else (0, 0, 0), dtype=torch.uint16)
 
 
 def _networks_of(mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -284,7 +280,7 @@ def _sort_columns(features, mask, item, column, networks, bounds, keep, block, k
 def _store_order(keys, row, width, order, item, column):  # type: ignore[no-untyped-def]
     for j in range(width):
         low = np.int64(0xFFFFFFFF)
-        order[item, row, column + j] = np.int16(low - (keys[row, j] & low))
+        order[item, row, column + j] = np.uint16(low - (keys[row, j] & low))
 
 
 @_compiled
@@ -335,9 +331,9 @@ def _fetch(features, item):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _levels(  # type: ignore[no-untyped-def]
-    start, stop, features, mask, score, networks, bounds, keep, values, order, weights, token, soft, total
+    start, stop, features, mask, score, networks, bounds, keep, order, weights, token, soft, total
 ):
-    """Both levels of AdPool. Without `keep` only one item's sorted values exist at a time."""
+    """Both levels of AdPool. Only one item's sorted values exist at a time."""
     rows, columns = features.shape[1], features.shape[2]
     padded = (columns + LANES - 1) // LANES * LANES  # whole blocks: inner loops of a fixed length
     block, keys = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.int64)
@@ -380,37 +376,42 @@ def _levels(  # type: ignore[no-untyped-def]
             weights[item, row] = weight[row]
             for column in range(padded):
                 mixed[column] += weight[row] * ranked[row, column]
-            if keep:
-                for column in range(columns):
-                    values[item, row, column] = ranked[row, column]
         for column in range(columns):
             token[item, column] = mixed[column]
 
 
 @_compiled
 def _levels_backward(  # type: ignore[no-untyped-def]
-    start, stop, values, order, mask, score, weights, soft, total, to_token, to_soft, to_features, to_score
+    start, stop, features, order, mask, score, weights, soft, total, to_token, to_soft, to_features, to_score
 ):
     """Gradient of both levels, put back to the rows that the values came from.
 
     Token level: with g = to_token and s = θ ⊙ (g·u − Σ θ g·u), du = θ g + s w and dw = Σ s u.
     Embedding level: du = δ (1 + u − soft) to_soft, with δ = e^(u − top) / total.
     """
-    rows, columns = values.shape[1], values.shape[2]
+    rows, columns = features.shape[1], features.shape[2]
     block, back = np.zeros((rows, LANES), np.float32), np.zeros((rows, LANES), np.float32)
     power, scale, top = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.zeros(LANES, np.float32)
     scale_bits = scale.view(np.int32)
     outer, centre = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
-    slope = np.empty(rows, np.float32)
+    ranked, slope = np.empty((rows, columns), np.float32), np.empty(rows, np.float32)
     for item in range(start, stop):
         n = 0
         for row in range(rows):
             n += mask[item, row]
+        for column in range(0, columns, LANES):  # sort again, by the order that is known now
+            width = min(LANES, columns - column)
+            for row in range(rows):
+                for j in range(width):
+                    block[row, j] = features[item, row, column + j]
+            for row in range(n):
+                for j in range(width):
+                    ranked[row, column + j] = block[order[item, row, column + j], j]
         mean = np.float32(0)
         for row in range(n):
             part = np.float32(0)
             for column in range(columns):
-                part += to_token[item, column] * values[item, row, column]
+                part += to_token[item, column] * ranked[row, column]
             slope[row] = part
             mean += weights[item, row] * part
         for row in range(n):
@@ -419,21 +420,19 @@ def _levels_backward(  # type: ignore[no-untyped-def]
         for column in range(0, columns, LANES):
             width = min(LANES, columns - column)
             for j in range(width):
-                top[j] = values[item, 0, column + j]
+                top[j] = ranked[0, column + j]
                 outer[j] = to_soft[item, column + j] / total[item, column + j]
                 centre[j] = soft[item, column + j]
             for row in range(n):
                 for j in range(width):
-                    block[row, j] = values[item, row, column + j]
+                    block[row, j] = ranked[row, column + j]
                 _exponentials(block, row, top, power, scale, scale_bits)
                 share, s = weights[item, row], slope[row]
                 for j in range(width):
-                    value = block[row, j]
+                    value, push = block[row, j], power[j] * outer[j]
                     to_score[item, column + j] += s * value
-                    push = power[j] * outer[j]
-                    power[j] = (
-                        share * to_token[item, column + j] + s * score[column + j] + push + push * (value - centre[j])
-                    )
+                    power[j] = share * to_token[item, column + j] + s * score[column + j]
+                    power[j] += push + push * (value - centre[j])
                 for j in range(width):
                     back[order[item, row, column + j], j] = power[j]
             for row in range(rows):
