@@ -17,9 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from PIL import Image
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before any test imports huggingface_hub: none may look outside
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)  # the same examples every time
+settings.load_profile("repeatable")
 
 ROOT = Path(__file__).parent.parent
 COLOURS = {

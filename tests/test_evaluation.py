@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vse_demo.evaluation import evaluate, retrieval_ranks
 
 CAPTIONS = st.lists(st.integers(1, 4), min_size=1, max_size=15)  # of each image
-examples = settings(deadline=None, max_examples=40, derandomize=True)
+examples = settings(max_examples=40)
 
 # Right similarities, by row: .9, .3, .6 and .65.
 SIMILARITIES = torch.tensor([[0.9, 0.1, 0.2], [0.3, 0.8, 0.4], [0.5, 0.6, 0.62], [0.95, 0.0, 0.65]])

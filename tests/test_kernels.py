@@ -54,7 +54,7 @@ def test_a_network_sorts_every_column(n: int) -> None:
     assert np.array_equal(rows, expected)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SHAPES, st.integers(0, 999), st.sampled_from([0, 3]))
 def test_sorting_is_exact_and_its_gradient_goes_home(shape: tuple[int, int, int], seed: int, levels: int) -> None:
     features, mask = random_batch(shape, seed, levels)
@@ -64,14 +64,14 @@ def test_sorting_is_exact_and_its_gradient_goes_home(shape: tuple[int, int, int]
     assert torch.equal(sort_rows(features, mask)[0], expected)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SHAPES, st.integers(0, 999))
 def test_softmax_sums_are_the_same(shape: tuple[int, int, int], seed: int) -> None:
     (scores, mask), (values, _) = random_batch(shape, seed), random_batch(shape, seed + 1)
     assert_same_as_plain(lambda s, v: softmax_sum(s, v, mask), scores, values)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SHAPES, st.integers(0, 999), st.sampled_from([0, 3]), st.sampled_from(["paper", "official"]))
 def test_adpool_is_the_same(shape: tuple[int, int, int], seed: int, levels: int, variant: str) -> None:
     features, mask = random_batch(shape, seed, levels)

@@ -146,7 +146,7 @@ def test_a_level_switched_off_leaves_no_weights_and_no_parameters():
 @every_precision
 @pytest.mark.parametrize("variant", VARIANTS)
 @given(SETS)
-@settings(deadline=None, max_examples=30, derandomize=True)
+@settings(max_examples=30)
 def test_each_pooled_value_lies_between_the_least_and_the_greatest(variant, dtype, features):
     pooled = adpool(variant).to(dtype)(torch.tensor(features).to(dtype)).detach().numpy()
     assert (pooled >= features.min(1) - 1e-5).all()
@@ -179,7 +179,7 @@ def test_rank_pool_is_a_weighted_mean_of_sorted_values(weights, dtype):
 
 @every_precision
 @given(SETS, st.integers(1, 8))
-@settings(deadline=None, max_examples=30, derandomize=True)
+@settings(max_examples=30)
 def test_mean_max_and_kmax_are_rank_pools(dtype, features, k):
     def pooled(weights):
         return RankPool(weights)(torch.tensor(features).to(dtype)).numpy()

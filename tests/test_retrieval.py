@@ -35,7 +35,7 @@ def saved(tmp_path: Path, test_split: CaptionedImages) -> Path:
     return tmp_path / "gallery"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 9), st.integers(1, 50), st.integers(0, 99))
 def test_top_k_is_what_sorting_everything_gives(vectors: int, queries: int, k: int, chunk: int, seed: int) -> None:
     random = np.random.default_rng(seed)
