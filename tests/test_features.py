@@ -96,7 +96,7 @@ def test_no_pictures_have_no_cells(tiny_encoder, cache):
 
 
 def test_regions_are_not_cached(cache):
-    with pytest.raises(TypeError, match="regions are computed already"):
+    with pytest.raises(ValueError, match="takes precomputed regions"):
         cached_cells(ImageEncoder(8, "region", region_dim=16), [], cache)
 
 
