@@ -1,9 +1,9 @@
 """What training minimises, on one batch of the joint space; no encoder in sight.
 
 Every loss is called as `loss(images, texts, owner)`: image embeddings (B, D), text embeddings
-(C, D), and `owner` (C,), the index of each text's image. Captions of one image are never each
-other's negatives. After a call, `loss.statistics` holds K, alignment, uniformity and the loss of
-each direction (mean per pair) for the log.
+(C, D), both of unit vectors, and `owner` (C,), the index of each text's image. Captions of one image
+are never each other's negatives. After a call, `loss.statistics` holds K, alignment, uniformity and
+the loss of each direction (mean per pair) for the log.
 """
 
 import math
