@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import ImageOps
 
 from vse_demo.data import open_dataset, read_image
 from vse_demo.features import NAME_BYTES, cached_cells, default_cache
@@ -70,6 +71,14 @@ def test_cached_cells_are_those_of_the_backbone(tiny_encoder, pictures, cache):
     expected = tiny_encoder.cells([read_image(picture) for picture in pictures])
     assert len(cells) == len(pictures)
     torch.testing.assert_close(cells[range(10)], expected, rtol=1e-3, atol=1e-5)  # fp16 has 11 bits
+
+
+def test_mirror_images_have_cells_of_their_own(tiny_encoder, pictures, cache):
+    plain, mirrored = (cached_cells(tiny_encoder, pictures, cache, mirrored=way)[range(10)] for way in (False, True))
+    expected = tiny_encoder.cells([ImageOps.mirror(read_image(picture)) for picture in pictures])
+    torch.testing.assert_close(mirrored, expected, rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(plain, mirrored, atol=1e-3)
+    assert torch.equal(cached_cells(tiny_encoder, pictures, cache)[range(10)], plain)
 
 
 def test_cells_come_in_the_order_that_is_asked_for(tiny_encoder, pictures, cache):

@@ -205,7 +205,8 @@ def test_a_missing_folder_is_named(tmp_path, bert):
 def test_pretrained_weights_give_the_states_of_transformers(bert, bert_folder, subwords):
     from transformers import BertModel
 
-    tokens, mask = pad_tokens(subwords.encode(["the red side", "something blue on the left"]))
+    sentences = ["the red side", "something blue on the left", "red", *("and red" * n for n in range(1, 8))]
+    tokens, mask = pad_tokens(subwords.encode(sentences))
     original = BertModel.from_pretrained(bert_folder).eval()(input_ids=tokens, attention_mask=mask.long())
     states = original.last_hidden_state
     torch.testing.assert_close(bert(tokens, mask)[mask], bert.projection(states, mask)[mask])

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from vse_demo import VSE, TrainConfig, make_config, open_dataset, train
+from vse_demo.batches import Batch, Pairs
 from vse_demo.evaluation import Metrics
 from vse_demo.files import FileError
 from vse_demo.training import PRESETS, Trainer, build_model, learning_rate
@@ -87,7 +88,7 @@ def test_the_learning_rate_falls_to_a_tenth(karpathy_folder: Path, tmp_path: Pat
 
 def test_the_cosine_schedule_rises_and_falls_to_nothing() -> None:
     config = make_config("vse+2ad", {"epochs": 4, "schedule": "cosine", "ramp_steps": 10, "learning_rate": 1.0})
-    rates = [learning_rate(config, step, per_epoch=25) for step in range(100)]
+    rates = [learning_rate(config, step, epochs=4, per_epoch=25) for step in range(100)]
     assert rates[0] == pytest.approx(0.1, abs=1e-3)
     assert np.argmax(rates) == 9
     assert rates[50] == pytest.approx(0.5)
@@ -111,11 +112,13 @@ def test_the_same_seed_gives_the_same_weights(karpathy_folder: Path, tmp_path: P
     assert not all(torch.equal(a[key], c[key]) for key in a)
 
 
+@pytest.mark.parametrize("text_epochs", [1, 4])  # killed among the pictures, killed before them
 def test_a_killed_run_resumes_to_the_same_weights(
-    karpathy_folder: Path, tmp_path: Path, start_python: Callable[..., subprocess.Popen[str]]
+    text_epochs: int, karpathy_folder: Path, tmp_path: Path, start_python: Callable[..., subprocess.Popen[str]]
 ) -> None:
     settings = {**SMALL, "batch_size": 4, "epochs": 6, "checkpoint_steps": 3, "schedule": "cosine", "average": 0.9}
-    flags = [part for key, value in settings.items() for part in (f"--{key.replace('_', '-')}", value)]
+    settings |= {"text_epochs": text_epochs}
+    flags = ["--mirror", *(part for key, value in settings.items() for part in (f"--{key.replace('_', '-')}", value))]
     command = ["-m", "vse_demo.cli", "train", "--data", karpathy_folder]
     untouched = start_python(*command, "--out", tmp_path / "whole", *flags)
     output = untouched.communicate()[1]
@@ -187,6 +190,47 @@ def test_word_vectors_are_where_a_bigru_starts_from(karpathy_folder: Path, tmp_p
         build_model(make_config("vse+2ad", settings), captions)
 
 
+def test_text_epochs_teach_the_text_encoder_alone(karpathy_folder: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.json"
+    records = [{"filename": f"{word}.jpg", "split": "train", "sentences": [{"raw": f"a {word}"}, {"raw": f"{word}s"}]}
+               for word in WORDS]  # fmt: skip
+    more.write_text(json.dumps({"images": records}))
+    settings = {**SMALL, "epochs": 1, "text_epochs": 2, "more_captions": str(more), "schedule": "cosine"}
+    train(make_config("vse+2ad", settings), karpathy_folder, tmp_path / "run")
+    model = VSE.from_pretrained(tmp_path / "run" / "best")
+    assert {"apple", "apples", "red"} <= set(model.tokenizer.words)
+    log = rows(tmp_path / "run")
+    text_steps = 2 * ((8 * 3 + len(WORDS)) // 8)  # groups of 2 captions: three of each picture, one of each word
+    assert [row["step"] for row in log if "rsum" in row] == [text_steps + 3]
+    assert [row["epoch"] for row in log if "loss" in row] == [0] * 4 + [1] * 4 + [0] * 3
+    assert log[text_steps]["lr"] == log[0]["lr"]  # each part has its own schedule
+
+
+def test_captions_of_one_picture_draw_near_in_text_epochs(scenes: Path, tmp_path: Path) -> None:
+    settings = {"dim": 32, "word_dim": 16, "vision": "region", "region_dim": 24, "min_word_count": 1, "epochs": 1}
+    recipe = {"batch_size": 32, "text_epochs": 30, "learning_rate": 3e-3, "word_dropout": 0.0}
+    train(make_config("vse+2ad", {**settings, **recipe}), scenes, tmp_path / "run")
+    log = [row for row in rows(tmp_path / "run") if "loss" in row]
+    first, last = log[0], log[30 * 10 - 1]  # 320 captions are 10 steps
+    assert first["uniformity"] < 0.5  # untrained, all sentences look alike
+    assert last["uniformity"] > 0.8
+    assert last["alignment"] > 0.8
+
+
+def test_mirrored_pictures_are_shown_every_other_time(karpathy_folder: Path, tmp_path: Path) -> None:
+    config = make_config("vse+2ad", {**SMALL, "mirror": True, "cell_dropout": 0.0})
+    data = open_dataset(karpathy_folder).split("train")
+    model, config = build_model(config, data.captions)
+    pairs = Pairs.make(data, model, False, tmp_path / "cells", mirror=True)
+    batch = Batch([0, 1, 2, 3, 4, 5, 6, 7], [], torch.empty(0, dtype=torch.int64))
+    shown = [Trainer(model, config).cells(pairs, batch, 0, np.random.default_rng(seed)) for seed in range(20)]
+    plain, mirrored = pairs.images[batch.pictures], pairs.mirrored[batch.pictures]
+    is_plain = torch.stack([(cells == plain).flatten(1).all(1) for cells in shown])
+    is_mirrored = torch.stack([(cells == mirrored).flatten(1).all(1) for cells in shown])
+    assert (is_plain ^ is_mirrored).all()
+    assert 0.35 < is_mirrored.float().mean() < 0.65
+
+
 @pytest.mark.parametrize("finetune", [False, True])
 def test_a_bert_trains(karpathy_folder: Path, bert_folder: Path, tmp_path: Path, finetune: bool) -> None:
     settings = {**SMALL, "text": "bert", "text_backbone": str(bert_folder), "finetune_text": finetune}
@@ -228,6 +272,7 @@ def test_resuming_a_finished_run_changes_nothing(karpathy_folder: Path, tmp_path
         ({"batch_size": 1}, "batch_size must be at least 2, not 1"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
         ({"cell_dropout": 1.0}, "cell_dropout must be at least 0 and below 1"),
+        ({"more_captions": "more.json"}, "more_captions are read in text_epochs, and text_epochs is 0"),
         ({"schedule": "linear"}, "unknown schedule 'linear'; choose one of step, cosine"),
         ({"pooling": "median"}, "unknown pooling 'median'; choose one of mean, max"),
         ({"objective": "mse"}, "unknown objective 'mse'; choose one of adopt"),

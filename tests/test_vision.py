@@ -4,10 +4,62 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from vse_demo.data import read_image
 from vse_demo.files import FileError
-from vse_demo.vision import Backbone, ImageEncoder, random_view, to_pixels
+from vse_demo.vision import Backbone, ImageEncoder, fold_batch_norms, random_view, to_pixels
+
+# Folding
+
+
+@pytest.mark.parametrize("name", ["test_efficientnet", "resnet10t", "resnetv2_18", "densenet121"])
+def test_a_folded_network_sees_the_same(name):
+    net = timm.create_model(name, num_classes=0).eval()
+    torch.manual_seed(0)
+    for norm in [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]:
+        nn.init.normal_(norm.running_mean, 0, 0.2)
+        nn.init.uniform_(norm.running_var, 0.5, 2)
+        nn.init.normal_(norm.bias, 0, 0.2)
+    folded = fold_batch_norms(net)
+    assert folded is not net
+    pictures = torch.randn(2, 3, 96, 96)
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            folded.forward_features(pictures), net.forward_features(pictures), rtol=1e-3, atol=1e-3
+        )
+
+
+def test_batch_norms_that_follow_another_layer_are_left_alone():
+    class Crossed(nn.Module):
+        """Defined as convolution and norm, used the other way round."""
+
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+            nn.init.constant_(self.norm.running_mean, 1.0)
+
+        def forward_features(self, pixels):
+            return self.conv(self.norm(pixels))
+
+    net = Crossed().eval()
+    assert fold_batch_norms(net) is net
+
+
+def test_inference_follows_a_change_of_weights():
+    backbone = Backbone("test_efficientnet", 64, "grid").eval()
+    pixels = torch.rand(1, 3, 64, 64)
+    with torch.inference_mode():
+        before = backbone(pixels)
+    with torch.no_grad():
+        backbone.net.conv_stem.weight.mul_(2)
+    expected = backbone(pixels).detach()  # with gradients, so by the network itself
+    with torch.inference_mode():
+        after = backbone(pixels)
+    assert not torch.allclose(after, before)
+    torch.testing.assert_close(after, expected, rtol=1e-3, atol=1e-4)
+    assert set(backbone.state_dict()) == {f"net.{name}" for name in backbone.net.state_dict()}
+
 
 # Pixels
 

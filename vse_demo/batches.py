@@ -21,14 +21,41 @@ class Pairs:
     images: CachedCells | Sequence[ImageFile]  # pictures when the backbone is trained too
     sentences: list[list[int]]
     owner: np.ndarray
+    mirrored: CachedCells | None = None  # cells of the mirror images
 
     @classmethod
-    def make(cls, data: CaptionedImages, model: VSE, live: bool, cache: Path | None) -> "Pairs":
+    def make(cls, data: CaptionedImages, model: VSE, live: bool, cache: Path | None, mirror: bool = False) -> "Pairs":
+        sentences = model.tokenizer.encode(data.captions)
         if isinstance(data.images, np.ndarray):
-            images: CachedCells | Sequence[ImageFile] = CachedCells(data.images, np.arange(len(data)))
-        else:
-            images = data.images if live else cached_cells(model.image_encoder, data.images, cache)
-        return cls(images, model.tokenizer.encode(data.captions), data.owner)
+            return cls(CachedCells(data.images, np.arange(len(data))), sentences, data.owner)
+        if live:
+            return cls(data.images, sentences, data.owner)
+        encoder = model.image_encoder
+        mirrored = cached_cells(encoder, data.images, cache, mirrored=True) if mirror else None
+        return cls(cached_cells(encoder, data.images, cache), sentences, data.owner, mirrored)
+
+
+@dataclass(frozen=True)
+class CaptionGroups:
+    """Captions alone, picture by picture: two of one picture are a pair."""
+
+    sentences: list[list[int]]
+    owner: np.ndarray  # rising
+
+    @classmethod
+    def make(cls, groups: Sequence[Sequence[str]], tokenizer: Tokenizer) -> "CaptionGroups":
+        captions = [caption for group in groups for caption in group]
+        return cls(tokenizer.encode(captions), np.repeat(np.arange(len(groups)), [len(group) for group in groups]))
+
+    def partners(self, batch: "Batch", random: np.random.Generator) -> list[int]:
+        """For each picture of a batch, a caption that the batch does not show, if there is one."""
+        shown = set(batch.captions)
+        chosen = []
+        for picture in batch.pictures:
+            own = range(*np.searchsorted(self.owner, [picture, picture + 1]))
+            others = [caption for caption in own if caption not in shown] or list(own)
+            chosen.append(others[random.integers(len(others))])
+        return chosen
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,18 @@ def merge_duplicates(data: CaptionedImages) -> CaptionedImages:
     return CaptionedImages(images, [data.names[index] for index in kept], data.captions, new_index[data.owner])
 
 
+def read_captions(json_file: Path) -> list[list[str]]:
+    """The captions of each training picture of a file in Karpathy's layout, whether the pictures are there or not."""
+    return [captions for _, captions in _karpathy_records(json_file)["train"]]
+
+
 def _open_karpathy(folder: Path, json_file: Path) -> Dataset:
+    root = folder / "images" if (folder / "images").is_dir() else folder
+    return _dataset(folder, _karpathy_records(json_file), lambda names: _find_files(root, names, json_file))
+
+
+def _karpathy_records(json_file: Path) -> dict[str, list[tuple[str, list[str]]]]:
+    """Name and captions of each picture, by split."""
     content = read_json(json_file)
     records = content.get("images") if isinstance(content, dict) else None
     if not isinstance(records, list):
@@ -167,8 +178,7 @@ def _open_karpathy(folder: Path, json_file: Path) -> Dataset:
             splits[record.get("split", "all").replace("restval", "train")].append((name, captions))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise FileError(f"{json_file}: record {number} is broken: {error!r}") from error
-    root = folder / "images" if (folder / "images").is_dir() else folder
-    return _dataset(folder, splits, lambda names: _find_files(root, names, json_file))
+    return splits
 
 
 def _open_hub_copy(folder: Path) -> Dataset:

@@ -1,10 +1,10 @@
 """Cells of a frozen backbone, computed once and kept: pictures -> rows of a memory-mapped file.
 
 A cache folder belongs to one backbone with its weights and input size; its name is their
-fingerprint. Inside, `cells.f16` holds one fixed-size row per picture, and `index.txt` names the
-content (not the file name) of the picture in each row. Both only grow: rows first, then their names.
-A run that is killed loses at most its last batch, a changed picture simply is another picture, and
-nothing can be stale.
+fingerprint. Mirror images have a folder of their own. Inside, `cells.f16` holds one fixed-size row per
+picture, and `index.txt` names the content (not the file name) of the picture in each row. Both only
+grow: rows first, then their names. A run that is killed loses at most its last batch, a changed
+picture simply is another picture, and nothing can be stale.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from filelock import FileLock
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -42,7 +42,7 @@ class CachedCells:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, pictures: Sequence[int]) -> Tensor:
+    def __getitem__(self, pictures: Sequence[int] | np.ndarray) -> Tensor:
         return torch.from_numpy(self.rows[self.numbers[np.asarray(pictures)]]).float()
 
 
@@ -89,16 +89,23 @@ class RowFile:
 
 @torch.inference_mode()
 def cached_cells(
-    encoder: ImageEncoder, images: Sequence[ImageFile], root: Path | None = None, batch_size: int = 32
+    encoder: ImageEncoder,
+    images: Sequence[ImageFile],
+    root: Path | None = None,
+    batch_size: int = 32,
+    mirrored: bool = False,
 ) -> CachedCells:
-    """The cells of all pictures, from the cache where it has them; the others are computed and added."""
+    """The cells of all pictures, or of their mirror images.
+
+    They come from the cache where it has them; the others are computed and added.
+    """
     if encoder.backbone is None:
         raise ValueError("vision = region takes precomputed regions (*_ims.npy), and these data are pictures")
     with ThreadPoolExecutor(4) as pool:
         names = list(pool.map(content_digest, images))
     encoder.eval()
     shape = encoder.cells([Image.new("RGB", (8, 8))]).shape[1:]
-    folder = (root or default_cache()) / f"cells-{backbone_fingerprint(encoder)}"
+    folder = (root or default_cache()) / f"cells-{backbone_fingerprint(encoder)}{'-mirrored' * mirrored}"
     rows = RowFile(folder, (shape[0], shape[1]))
     with FileLock(folder / "lock"):
         rows.drop_partial_rows()
@@ -106,7 +113,8 @@ def cached_cells(
         wanted = {name: image for name, image in zip(names, images, strict=True) if name not in known}
         with tqdm(total=len(wanted), unit=" pictures", desc="extracting cells", disable=not wanted) as bar:
             for some, pictures in _decoded(list(wanted.items()), batch_size):
-                rows.append(some, encoder.cells(pictures).cpu())
+                views = [ImageOps.mirror(picture) for picture in pictures] if mirrored else pictures
+                rows.append(some, encoder.cells(views).cpu())
                 bar.update(len(some))
         known = rows.names()
     return CachedCells(rows.map(), np.array([known[name] for name in names], dtype=np.int64))

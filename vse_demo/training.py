@@ -10,7 +10,7 @@ resumed draws the same batches and the same dropout, and ends with the same weig
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.auto import tqdm
 
-from vse_demo.batches import Batch, Pairs, drop_cells, drop_words, epoch_batches
-from vse_demo.data import Dataset, open_dataset, read_image
+from vse_demo.batches import Batch, CaptionGroups, Pairs, drop_cells, drop_words, epoch_batches
+from vse_demo.data import CaptionedImages, Dataset, open_dataset, read_captions, read_image
 from vse_demo.evaluation import Metrics, evaluate
 from vse_demo.features import CachedCells
 from vse_demo.files import FileError, read_json, write_atomic, write_json
@@ -52,6 +52,9 @@ class TrainConfig:
     objective: str = "adopt"  # any name of OBJECTIVES
     objective_options: Mapping[str, Any] = field(default_factory=dict)  # e.g. {"variant": "paper"}
     epochs: int = 25  # an epoch shows every caption once
+    text_epochs: int = 0  # epochs before these on captions alone: two captions of one picture are a pair
+    more_captions: str = ""  # file in Karpathy's layout whose train captions join text_epochs; its pictures need not be
+    mirror: bool = False  # show cached pictures mirrored every other time
     batch_size: int = 128  # pictures per step
     captions_per_image: int = 1  # of one picture in a step
     learning_rate: float = 5e-4
@@ -78,6 +81,8 @@ class TrainConfig:
         for name in ("epochs", "captions_per_image", "decay_epochs", "checkpoint_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.more_captions and not self.text_epochs:
+            raise ValueError("more_captions are read in text_epochs, and text_epochs is 0")
         if self.batch_size < 2:
             raise ValueError(f"batch_size must be at least 2, not {self.batch_size}: negatives are other pictures")
         check_choice(self.schedule, SCHEDULES, "schedule")
@@ -125,44 +130,66 @@ def train(
     else:
         run.refuse_to_overwrite()
         torch.manual_seed(config.seed)
-        model, config = build_model(config, train_split.captions)
+        groups = caption_groups(config, train_split)
+        model, config = build_model(config, [caption for group in groups for caption in group])
         trainer = Trainer(model.to(device), config)
         run.start(trainer)
     model, config = trainer.model, trainer.config
-    pairs = Pairs.make(train_split, model, config.finetune_image, cache)
     held_out = Pairs.make(val_split, model, config.finetune_image, cache)
-    return _run_epochs(trainer, run, pairs, held_out, tensorboard)
-
-
-def _run_epochs(trainer: "Trainer", run: "Run", pairs: Pairs, held_out: Pairs, tensorboard: bool) -> Metrics:
-    config, log = trainer.config, run.open_log(trainer.step, tensorboard)
-    per_epoch = len(trainer.epoch_batches(pairs, 0))
-    with tqdm(total=config.epochs * per_epoch, initial=trainer.step, unit=" steps") as bar:
-        while trainer.step < config.epochs * per_epoch:
-            epoch, done = divmod(trainer.step, per_epoch)
-            trainer.objective.start_epoch(epoch)
-            for batch in trainer.epoch_batches(pairs, epoch)[done:]:
-                row = trainer.train_step(pairs, batch, epoch, learning_rate(config, trainer.step, per_epoch))
-                log.write(row)
-                bar.update()
-                bar.set_postfix(loss=f"{row['loss']:.3f}", K=int(row["k"]), best=f"{trainer.best_rsum:.1f}")
-                if trainer.step % config.checkpoint_steps == 0 and trainer.step % per_epoch:
-                    run.save_checkpoint(trainer)
-            metrics = validate(trainer.judged, held_out)
-            log.write({"step": trainer.step, "epoch": epoch + 1, **flatten(metrics)})
-            if metrics["rsum"] > trainer.best_rsum:
-                trainer.best = metrics
-                trainer.judged.save_pretrained(run.folder / "best", metrics={"validation": metrics})
+    pairs = Pairs.make(train_split, model, config.finetune_image, cache, config.mirror)
+    log = run.open_log(trainer.step, tensorboard)
+    first = 0
+    if config.text_epochs:
+        texts = CaptionGroups.make(caption_groups(config, train_split), model.tokenizer)
+        for _ in run_epochs(trainer, run, log, texts, config.text_epochs, first):
             run.save_checkpoint(trainer)
+        first = config.text_epochs * len(trainer.epoch_batches(texts, 0))
+    for epoch in run_epochs(trainer, run, log, pairs, config.epochs, first):
+        metrics = validate(trainer.judged, held_out)
+        log.write({"step": trainer.step, "epoch": epoch, **flatten(metrics)})
+        if metrics["rsum"] > trainer.best_rsum:
+            trainer.best = metrics
+            trainer.judged.save_pretrained(run.folder / "best", metrics={"validation": metrics})
+        run.save_checkpoint(trainer)
     assert trainer.best is not None
     return trainer.best
 
 
-def learning_rate(config: TrainConfig, step: int, per_epoch: int) -> float:
-    """Of one step, counted from 0."""
+def run_epochs(
+    trainer: "Trainer", run: "Run", log: "Log", data: Pairs | CaptionGroups, epochs: int, first: int
+) -> Iterator[int]:
+    """Train on `data` from where the trainer is, if these epochs begin at step `first`; the number of epochs done.
+
+    Nothing is yielded for epochs that an earlier run has finished.
+    """
+    config, per_epoch = trainer.config, len(trainer.epoch_batches(data, 0))
+    total, unit = epochs * per_epoch, " steps on text" if isinstance(data, CaptionGroups) else " steps"
+    with tqdm(total=total, initial=min(total, trainer.step - first), unit=unit) as bar:
+        while trainer.step < first + total:
+            epoch, done = divmod(trainer.step - first, per_epoch)
+            trainer.objective.start_epoch(epoch)
+            for batch in trainer.epoch_batches(data, epoch)[done:]:
+                rate = learning_rate(config, trainer.step - first, epochs, per_epoch)
+                row = trainer.train_step(data, batch, epoch, rate)
+                log.write(row)
+                bar.update()
+                bar.set_postfix(loss=f"{row['loss']:.3f}", K=int(row["k"]), best=f"{trainer.best_rsum:.1f}")
+                if trainer.step % config.checkpoint_steps == 0 and (trainer.step - first) % per_epoch:
+                    run.save_checkpoint(trainer)
+            yield epoch + 1
+
+
+def caption_groups(config: TrainConfig, data: CaptionedImages) -> list[list[str]]:
+    """All training captions, picture by picture, those without a picture last."""
+    groups = [data.captions_of(image) for image in range(len(data))]
+    return groups + (read_captions(Path(config.more_captions)) if config.more_captions else [])
+
+
+def learning_rate(config: TrainConfig, step: int, epochs: int, per_epoch: int) -> float:
+    """Of one step, counted from 0, of so many epochs."""
     rate = config.learning_rate * min(1.0, (step + 1) / max(1, config.ramp_steps))
     if config.schedule == "cosine":
-        return rate * (1 + math.cos(math.pi * step / (config.epochs * per_epoch))) / 2
+        return rate * (1 + math.cos(math.pi * step / (epochs * per_epoch))) / 2
     return rate * 0.1 ** (step // per_epoch // config.decay_epochs)
 
 
@@ -198,19 +225,22 @@ class Trainer:
     def best_rsum(self) -> float:
         return self.best["rsum"] if self.best else 0.0
 
-    def epoch_batches(self, pairs: Pairs, epoch: int) -> list[Batch]:
+    def epoch_batches(self, data: Pairs | CaptionGroups, epoch: int) -> list[Batch]:
         random = np.random.default_rng([self.config.seed, epoch])
-        return epoch_batches(pairs.owner, self.config.batch_size, self.config.captions_per_image, random)
+        return epoch_batches(data.owner, self.config.batch_size, self.config.captions_per_image, random)
 
-    def train_step(self, pairs: Pairs, batch: Batch, epoch: int, rate: float) -> dict[str, float]:
-        """Learn from one batch; the row for the log."""
+    def train_step(self, data: Pairs | CaptionGroups, batch: Batch, epoch: int, rate: float) -> dict[str, float]:
+        """Learn from one batch; the row for the log. Of captions alone, one stands for each picture."""
         random = np.random.default_rng([self.config.seed, 1, self.step])
         torch.manual_seed(int(random.integers(2**63)))  # dropout inside a transformer
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]
-        images = self.model.embed_cells(self.cells(pairs, batch, epoch, random))
-        texts = self.model.embed_tokens(*self.tokens(pairs, batch, random))
+        if isinstance(data, CaptionGroups):
+            images = self.model.embed_tokens(*self.tokens(data, data.partners(batch, random), random))
+        else:
+            images = self.model.embed_cells(self.cells(data, batch, epoch, random))
+        texts = self.model.embed_tokens(*self.tokens(data, batch.captions, random))
         loss = self.objective(images, texts, batch.owner.to(images.device))
         if not loss.isfinite():
             raise FloatingPointError(f"the loss became {loss.item()} at step {self.step}: try a lower learning rate")
@@ -226,7 +256,11 @@ class Trainer:
     def cells(self, pairs: Pairs, batch: Batch, epoch: int, random: np.random.Generator) -> Tensor:
         generator = torch.Generator().manual_seed(int(random.integers(2**63)))
         if isinstance(pairs.images, CachedCells):
-            cells = pairs.images[batch.pictures].to(self.model.device)
+            cells = pairs.images[batch.pictures]
+            if pairs.mirrored is not None:
+                flipped = random.random(len(cells)) < 0.5
+                cells[flipped] = pairs.mirrored[np.array(batch.pictures)[flipped]]
+            cells = cells.to(self.model.device)
         else:
             backbone = self.model.image_encoder.backbone
             assert backbone is not None
@@ -235,10 +269,12 @@ class Trainer:
                 cells = backbone(to_pixels(views, backbone.image_size).to(self.model.device))
         return drop_cells(cells, self.config.cell_dropout, generator)
 
-    def tokens(self, pairs: Pairs, batch: Batch, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+    def tokens(
+        self, data: Pairs | CaptionGroups, captions: Sequence[int], random: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
         sentences = [
-            drop_words(pairs.sentences[index], self.config.word_dropout, self.model.tokenizer, random)
-            for index in batch.captions
+            drop_words(data.sentences[index], self.config.word_dropout, self.model.tokenizer, random)
+            for index in captions
         ]
         tokens, mask = pad_tokens(sentences)
         return tokens.to(self.model.device), mask.to(self.model.device)
