@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from vse_demo.files import FileError, read_json, write_json
 from vse_demo.layers import Projection, round_to_half
+from vse_demo.recurrent import bidirectional_states
 
 TEXTS = ("bigru", "bert")
 LENGTH_GROUPS = 4  # parts of a batch, by length of the captions
@@ -162,9 +162,7 @@ class BiGRU(nn.Module):
         self.gru = nn.GRU(word_dim, dim, batch_first=True, bidirectional=True)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        packed = pack_padded_sequence(self.embedding(tokens), mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=tokens.shape[1])
-        return states.unflatten(-1, (2, -1)).mean(-2)  # (B, N, 2 dim) -> (B, N, dim)
+        return bidirectional_states(self.gru, self.embedding(tokens), mask.sum(1)).mean(2)
 
     @torch.no_grad()
     def load_word_vectors(self, tokenizer: WordTokenizer, vectors: Mapping[str, np.ndarray]) -> int:

@@ -1,0 +1,62 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from vse_demo.recurrent import bidirectional_states
+
+
+def make(sizes: tuple[int, int] = (5, 4), seed: int = 0) -> nn.GRU:
+    torch.manual_seed(seed)
+    return nn.GRU(*sizes, batch_first=True, bidirectional=True).double()
+
+
+def by_torch(gru: nn.GRU, features: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    packed = pack_padded_sequence(features, lengths, batch_first=True, enforce_sorted=False)
+    states, _ = pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=features.shape[1])
+    return states.unflatten(-1, (2, -1))
+
+
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=7), spare=st.integers(0, 3), seed=st.integers(0, 99))
+def test_states_and_gradients_are_those_of_torch(lengths, spare, seed):
+    gru = make(seed=seed)
+    lengths = torch.tensor(lengths)
+    features = torch.randn(len(lengths), int(lengths.max()) + spare, 5, dtype=torch.float64, requires_grad=True)
+    ours, theirs = bidirectional_states(gru, features, lengths), by_torch(gru, features, lengths)
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.randn_like(ours)
+    inputs = [features, *gru.parameters()]
+    for mine, other in zip(
+        *(torch.autograd.grad((states * weights).sum(), inputs) for states in (ours, theirs)), strict=True
+    ):
+        torch.testing.assert_close(mine, other)
+
+
+def test_gradients_are_those_of_small_steps():
+    gru, lengths = make((3, 2)), torch.tensor([2, 4, 1])
+    features = torch.randn(3, 4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda given: bidirectional_states(gru, given, lengths), features)
+
+
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), 1e30])
+def test_what_lies_after_the_end_does_not_matter(garbage):
+    gru, lengths = make(), torch.tensor([2, 4])
+    features = torch.randn(2, 4, 5, dtype=torch.float64)
+    dirty = features.clone()
+    dirty[0, 2:] = garbage
+    clean, again = (bidirectional_states(gru, each.requires_grad_(), lengths) for each in (features, dirty))
+    assert torch.equal(clean, again)
+    assert (again[0, 2:] == 0).all()
+    again.sum().backward()
+    assert dirty.grad.isfinite().all()
+
+
+def test_half_the_states_have_read_what_comes_before_and_half_what_comes_after():
+    gru, lengths = make(), torch.tensor([4])
+    features = torch.randn(1, 4, 5, dtype=torch.float64)
+    changed = features.clone()
+    changed[0, 2] += 1
+    moved = (bidirectional_states(gru, features, lengths) != bidirectional_states(gru, changed, lengths)).any(-1)[0]
+    assert moved.tolist() == [[False, True], [False, True], [True, True], [True, False]]
