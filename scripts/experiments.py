@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from vse_demo.files import write_atomic, write_json
-from vse_demo.training import make_config, train
+from vse_demo.presets import make_config
+from vse_demo.training import train
 
 BUDGET: dict[str, Any] = {
     "backbone": "tf_efficientnet_lite2", "image_size": 384, "dim": 256, "projection": "linear",

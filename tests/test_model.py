@@ -215,6 +215,18 @@ def test_an_ensemble_averages_the_similarities_of_its_members(pictures: list[Pat
     assert ensemble.dim == ensemble.encode_texts(TEXTS).shape[1] == 56
 
 
+def test_members_with_the_same_backbone_share_its_cells(pictures: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [make_model(0), make_model(1), make_model(2)]
+    members[1].image_encoder.backbone.load_state_dict(members[0].image_encoder.backbone.state_dict())
+    seen = []
+    original = VSE.read_cells
+    monkeypatch.setattr(VSE, "read_cells", lambda self, images: (seen.append(self), original(self, images))[1])
+    shared = Ensemble(members).encode_images(pictures)
+    assert seen == [members[0], members[2]]
+    alone = torch.cat([member.encode_images(pictures) for member in members], dim=1) / 3**0.5
+    assert torch.allclose(shared, alone, atol=1e-6)
+
+
 def test_one_folder_is_a_model_and_several_are_an_ensemble(saved: Path) -> None:
     assert isinstance(load_model([saved]), VSE)
     assert isinstance(load_model([saved, saved]), Ensemble)

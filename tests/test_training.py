@@ -16,7 +16,8 @@ from vse_demo import VSE, TrainConfig, make_config, open_dataset, train
 from vse_demo.batches import Batch, Pairs
 from vse_demo.evaluation import Metrics
 from vse_demo.files import FileError
-from vse_demo.training import PRESETS, Trainer, build_model, learning_rate
+from vse_demo.presets import METHODS
+from vse_demo.training import Trainer, build_model, learning_rate
 
 SMALL = {
     "dim": 16, "word_dim": 8, "backbone": "test_efficientnet", "image_size": 64, "backbone_weights": "random",
@@ -51,8 +52,8 @@ def learn(preset: str, scenes: Path, run: Path) -> Metrics:
     return train(make_config(preset, {**settings, **recipe}), scenes, run)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_learns_to_find_what_it_has_not_seen(preset: str, scenes: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", METHODS)
+def test_every_method_learns_to_find_what_it_has_not_seen(preset: str, scenes: Path, tmp_path: Path) -> None:
     metrics = learn(preset, scenes, tmp_path / "run")
     assert metrics["images"] == 40
     assert metrics["t2i"]["r5"] > 60  # 12.5 by chance

@@ -17,8 +17,9 @@ from vse_demo.objectives import (
     uniformity,
 )
 from vse_demo.pooling import AdPool, PoolTrace, RankPool
+from vse_demo.presets import PRESETS, make_config
 from vse_demo.retrieval import Gallery
-from vse_demo.training import PRESETS, TrainConfig, make_config, train
+from vse_demo.training import TrainConfig, train
 
 __all__ = [
     "OBJECTIVES",

@@ -200,7 +200,8 @@ def training() -> Iterator[Row]:
     """A step on cached cells with the kernels and without."""
     from vse_demo.batches import Batch, Pairs
     from vse_demo.features import CachedCells
-    from vse_demo.training import Trainer, make_config
+    from vse_demo.presets import make_config
+    from vse_demo.training import Trainer
 
     random = np.random.default_rng(0)
     words = [f"word{number}" for number in range(8_000)]

@@ -55,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("train", help="train a model", epilog=TRAIN_EXAMPLES, formatter_class=raw)
     verb.add_argument("--data", type=Path, required=True, help="folder with train and val splits")
     verb.add_argument("--out", type=Path, required=True, help="folder of the run")
-    verb.add_argument("--preset", help="vse++, vse-infty or vse+2ad (default: vse+2ad)")
+    verb.add_argument("--preset", help="a method, a model of the paper, or a shipped model: see below")
     verb.add_argument("--resume", action="store_true", help="continue the run in --out with its own settings")
     verb.add_argument("--cache", type=Path, help="folder for extracted cells (default: $VSE_DEMO_CACHE)")
     verb.add_argument("--device", default="cpu", help="cpu, cuda, mps (default: cpu)")
@@ -100,7 +100,13 @@ def add_model_flag(verb: argparse.ArgumentParser, required: bool = True) -> None
 
 
 TRAIN_EXAMPLES = """\
-The defaults are the paper's recipe. A BiGRU on frozen grid cells, on a laptop:
+presets:
+  vse++, vse-infty, vse+2ad (default)    the methods, with the paper's sizes and schedule
+  region-bigru, grid-bigru, patch-bigru  VSE+2AD as published, for a GPU: precomputed regions,
+  region-bert, grid-bert, patch-bert     a ResNet-101 at 512 px or a ViT-B/16; a BiGRU or BERT-base
+  shipped-bigru, shipped-minilm          the models that come with the package, for two CPU cores
+
+A BiGRU on frozen grid cells, on a laptop:
 
   vse-demo train --data data/flickr30k --out runs/first --backbone-weights hub \\
       --dim 256 --captions-per-image 5 --epochs 10
@@ -149,7 +155,8 @@ def run_download(chosen: argparse.Namespace) -> None:
 
 def run_train(chosen: argparse.Namespace) -> None:
     from vse_demo.model import ModelConfig
-    from vse_demo.training import TrainConfig, make_config, train
+    from vse_demo.presets import make_config
+    from vse_demo.training import TrainConfig, train
 
     names = [entry.name for config in (ModelConfig, TrainConfig) for entry in fields(config)]
     given = {name: value for name in names if (value := getattr(chosen, name, None)) is not None}

@@ -7,7 +7,6 @@ grow: rows first, then their names. A run that is killed loses at most its last 
 picture simply is another picture, and nothing can be stale.
 """
 
-import hashlib
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -105,7 +104,7 @@ def cached_cells(
         names = list(pool.map(content_digest, images))
     encoder.eval()
     shape = encoder.cells([Image.new("RGB", (8, 8))]).shape[1:]
-    folder = (root or default_cache()) / f"cells-{backbone_fingerprint(encoder)}{'-mirrored' * mirrored}"
+    folder = (root or default_cache()) / f"cells-{encoder.backbone.fingerprint()}{'-mirrored' * mirrored}"
     rows = RowFile(folder, (shape[0], shape[1]))
     with FileLock(folder / "lock"):
         rows.drop_partial_rows()
@@ -118,17 +117,6 @@ def cached_cells(
                 bar.update(len(some))
         known = rows.names()
     return CachedCells(rows.map(), np.array([known[name] for name in names], dtype=np.int64))
-
-
-def backbone_fingerprint(encoder: ImageEncoder) -> str:
-    """Changes with the backbone, any of its weights, and the input size."""
-    backbone = encoder.backbone
-    assert backbone is not None
-    digest = hashlib.blake2b(f"{backbone.name} {backbone.image_size}".encode(), digest_size=8)
-    for name, tensor in sorted(backbone.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _decoded(items: list[tuple[str, ImageFile]], batch_size: int) -> Iterator[tuple[list[str], list[Image.Image]]]:

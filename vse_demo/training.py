@@ -11,7 +11,7 @@ resumed draws the same batches and the same dropout, and ends with the same weig
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,22 +89,6 @@ class TrainConfig:
         for name in ("cell_dropout", "word_dropout", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "vse++": {"pooling": "mean", "projection": "linear", "objective": "vse++"},
-    "vse-infty": {"pooling": "gpo", "objective": "vse++"},
-    "vse+2ad": {"pooling": "adpool", "objective": "adopt"},
-}
-
-
-def make_config(preset: str, overrides: Mapping[str, Any]) -> TrainConfig:
-    """A preset with overrides, each a field of TrainConfig or of ModelConfig."""
-    check_choice(preset, list(PRESETS), "preset")
-    settings = {**PRESETS[preset], **overrides}
-    of_model = {entry.name for entry in fields(ModelConfig)}
-    model = ModelConfig(**{key: value for key, value in settings.items() if key in of_model})
-    return TrainConfig(model=model, **{key: value for key, value in settings.items() if key not in of_model})
 
 
 def train(

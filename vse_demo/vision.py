@@ -7,6 +7,7 @@ project: they enter after the backbone.
 """
 
 import copy
+import hashlib
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -105,6 +106,14 @@ class Backbone(nn.Module):
         if self._folded[0] != version:
             self._folded = (version, (fold_batch_norms(self.net),))
         return self._folded[1][0]
+
+    def fingerprint(self) -> str:
+        """Changes with the network, any of its weights, and the input size."""
+        digest = hashlib.blake2b(f"{self.name} {self.image_size}".encode(), digest_size=8)
+        for name, tensor in sorted(self.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def load_weights(self, source: str) -> None:
         """Take ImageNet weights from a safetensors file in timm's naming, or from the hub (`hub`)."""

@@ -1,0 +1,78 @@
+"""The recipes in full size: every one is built as it is and takes a real step on a few pictures."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vse_demo import PRESETS, make_config, open_dataset
+from vse_demo.batches import Pairs
+from vse_demo.presets import CAPTIONS, PICTURES
+from vse_demo.training import Trainer, build_model, validate
+
+
+@pytest.fixture(scope="module")
+def wide_bert(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """BERT-base but for its depth and its vocabulary: 2 layers of 768 dimensions with random weights."""
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("wide-bert")
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    tokenizer.save_pretrained(folder)
+    BertModel(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=2)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory, picture_captions: Callable[[int], list[str]]) -> Path:
+    """36 regions of 2048 channels for each of four pictures."""
+    folder = tmp_path_factory.mktemp("regions")
+    np.save(folder / "train_ims.npy", np.random.default_rng(0).random((4, 36, 2048), dtype=np.float32))
+    captions = [caption for seed in range(4) for caption in picture_captions(seed)]
+    (folder / "train_caps.txt").write_text("\n".join(captions))
+    return folder
+
+
+@pytest.mark.parametrize("captions", CAPTIONS)
+@pytest.mark.parametrize("pictures", PICTURES)
+def test_the_papers_recipes_train_in_full_size(
+    pictures: str, captions: str, regions: Path, karpathy_folder: Path, wide_bert: Path
+) -> None:
+    preset = PRESETS[f"{pictures}-{captions}"]
+    given = {"batch_size": 4, "min_word_count": 1, "warmup_epochs": 0}
+    given |= {"backbone_weights": "random"} if "backbone_weights" in preset else {}
+    given |= {"text_backbone": str(wide_bert)} if "text_backbone" in preset else {}
+    config = make_config(f"{pictures}-{captions}", given)
+    data = open_dataset(regions if pictures == "region" else karpathy_folder).split("train")
+    model, config = build_model(config, data.captions)
+    assert (model.dim, config.epochs, config.learning_rate) == (1024, 25, 5e-4)
+    trainer = Trainer(model, config)
+    pairs = Pairs.make(data, model, config.finetune_image, None)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    row = trainer.train_step(pairs, trainer.epoch_batches(pairs, 0)[0], 0, config.learning_rate)
+    assert np.isfinite(row["loss"])
+    moved = [name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])]
+    for part in ("image_encoder.backbone", "text_encoder.backbone", "image_encoder.projection", "text_pooling"):
+        weights = [name for name in before if name.startswith(part) and before[name].dim() > 1]
+        assert set(weights[:1] + weights[-1:]) <= set(moved), part  # from the first layer to the last
+    assert validate(model, pairs, batch_size=2)["images"] == len(data)
+
+
+def test_the_shipped_recipes_are_those_of_the_shipped_models() -> None:
+    for name in ("bigru", "minilm"):
+        config = make_config(f"shipped-{name}", {})
+        log = json.loads((Path(__file__).parent.parent / "assets" / "runs" / f"shipped-{name}.json").read_text())
+        for key in (
+            "objective",
+            "epochs",
+            "text_epochs",
+            "batch_size",
+            "captions_per_image",
+            "learning_rate",
+            "average",
+        ):
+            assert log["config"][key] == getattr(config, key), key
+        assert log["config"]["model"]["dim"] == config.model.dim
