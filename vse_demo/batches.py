@@ -103,8 +103,13 @@ def drop_words(sentence: list[int], rate: float, tokenizer: Tokenizer, random: n
 
 def drop_cells(cells: Tensor, rate: float, generator: torch.Generator) -> Tensor:
     """Keep a random share of the cells of each picture: (B, N, C) -> (B, fewer, C)."""
-    keep = max(1, round(cells.shape[1] * (1 - rate)))
-    if keep == cells.shape[1]:
-        return cells
-    chosen = torch.rand(cells.shape[:2], generator=generator).argsort(1)[:, :keep]
-    return cells.gather(1, chosen.to(cells.device).unsqueeze(-1).expand(-1, -1, cells.shape[2]))
+    kept = kept_cells(cells.shape[0], cells.shape[1], rate, generator).to(cells.device)
+    return cells.gather(1, kept.unsqueeze(-1).expand(-1, -1, cells.shape[2]))
+
+
+def kept_cells(pictures: int, cells: int, rate: float, generator: torch.Generator) -> Tensor:
+    """Which cells of each picture are kept: (pictures, fewer) numbers below `cells`."""
+    keep = max(1, round(cells * (1 - rate)))
+    if keep == cells:
+        return torch.arange(cells).expand(pictures, cells)
+    return torch.rand(pictures, cells, generator=generator).argsort(1)[:, :keep]

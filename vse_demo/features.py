@@ -41,8 +41,12 @@ class CachedCells:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, pictures: Sequence[int] | np.ndarray) -> Tensor:
+    def __getitem__(self, pictures: Sequence[int]) -> Tensor:
         return torch.from_numpy(self.rows[self.numbers[np.asarray(pictures)]]).float()
+
+    def pick(self, pictures: np.ndarray, cells: np.ndarray) -> Tensor:
+        """Some cells of each picture, (B, K) numbers -> (B, K, C); only these are read."""
+        return torch.from_numpy(self.rows[self.numbers[pictures][:, None], cells]).float()
 
 
 class RowFile:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.auto import tqdm
 
-from vse_demo.batches import Batch, CaptionGroups, Pairs, drop_cells, drop_words, epoch_batches
+from vse_demo.batches import Batch, CaptionGroups, Pairs, drop_cells, drop_words, epoch_batches, kept_cells
 from vse_demo.data import CaptionedImages, Dataset, open_dataset, read_captions, read_image
 from vse_demo.evaluation import Metrics, evaluate
 from vse_demo.features import CachedCells
@@ -240,17 +240,18 @@ class Trainer:
     def cells(self, pairs: Pairs, batch: Batch, epoch: int, random: np.random.Generator) -> Tensor:
         generator = torch.Generator().manual_seed(int(random.integers(2**63)))
         if isinstance(pairs.images, CachedCells):
-            cells = pairs.images[batch.pictures]
+            pictures, rate = np.array(batch.pictures), self.config.cell_dropout
+            kept = kept_cells(len(pictures), pairs.images.rows.shape[1], rate, generator).numpy()
+            cells = pairs.images.pick(pictures, kept)
             if pairs.mirrored is not None:
-                flipped = random.random(len(cells)) < 0.5
-                cells[flipped] = pairs.mirrored[np.array(batch.pictures)[flipped]]
-            cells = cells.to(self.model.device)
-        else:
-            backbone = self.model.image_encoder.backbone
-            assert backbone is not None
-            views = [random_view(read_image(pairs.images[index]), generator) for index in batch.pictures]
-            with torch.set_grad_enabled(epoch >= self.config.warmup_epochs):
-                cells = backbone(to_pixels(views, backbone.image_size).to(self.model.device))
+                flipped = random.random(len(pictures)) < 0.5
+                cells[flipped] = pairs.mirrored.pick(pictures[flipped], kept[flipped])
+            return cells.to(self.model.device)
+        backbone = self.model.image_encoder.backbone
+        assert backbone is not None
+        views = [random_view(read_image(pairs.images[index]), generator) for index in batch.pictures]
+        with torch.set_grad_enabled(epoch >= self.config.warmup_epochs):
+            cells = backbone(to_pixels(views, backbone.image_size).to(self.model.device))
         return drop_cells(cells, self.config.cell_dropout, generator)
 
     def tokens(
