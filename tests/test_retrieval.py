@@ -98,6 +98,18 @@ def test_a_saved_gallery_answers_the_same(saved: Path, test_split: CaptionedImag
     assert again.owner.tolist() == gallery.owner.tolist()
 
 
+def test_a_gallery_in_half_precision_answers_nearly_the_same(test_split: CaptionedImages, tmp_path: Path) -> None:
+    model = make_model()
+    gallery = Gallery.build(model, test_split)
+    gallery.save(tmp_path / "whole")
+    gallery.save(tmp_path / "half", half=True)
+    again = Gallery.load(tmp_path / "half", model)
+    assert torch.allclose(again.image_vectors, gallery.image_vectors, atol=1e-3)
+    assert torch.allclose(again.caption_vectors.norm(dim=1), torch.ones(len(gallery.captions)), atol=1e-6)
+    sizes = [(tmp_path / name / "gallery.safetensors").stat().st_size for name in ("half", "whole")]
+    assert sizes[0] < 0.7 * sizes[1]
+
+
 def test_a_gallery_of_another_model_is_refused(saved: Path) -> None:
     with pytest.raises(FileError, match="was encoded by another model: index it again"):
         Gallery.load(saved, make_model(seed=1))

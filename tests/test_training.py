@@ -232,6 +232,20 @@ def test_mirrored_pictures_are_shown_every_other_time(karpathy_folder: Path, tmp
     assert 0.35 < is_mirrored.float().mean() < 0.65
 
 
+def test_the_backbone_of_a_saved_model_can_be_taken(karpathy_folder: Path, tmp_path: Path) -> None:
+    train(make_config("vse+2ad", {**SMALL, "epochs": 1}), karpathy_folder, tmp_path / "first")
+    first = tmp_path / "first" / "best"
+    settings = {**SMALL, "dim": 24, "epochs": 1, "backbone_weights": str(first)}
+    train(make_config("vse++", settings), karpathy_folder, tmp_path / "second")
+    prints = [
+        VSE.from_pretrained(folder).image_encoder.backbone.fingerprint()
+        for folder in (first, tmp_path / "second" / "best")
+    ]
+    assert prints[0] == prints[1]
+    with pytest.raises(FileError, match=r"model\.safetensors cannot be read"):
+        build_model(make_config("vse++", {**settings, "backbone_weights": str(tmp_path)}), ["a dog"])
+
+
 @pytest.mark.parametrize("finetune", [False, True])
 def test_a_bert_trains(karpathy_folder: Path, bert_folder: Path, tmp_path: Path, finetune: bool) -> None:
     settings = {**SMALL, "text": "bert", "text_backbone": str(bert_folder), "finetune_text": finetune}
@@ -268,7 +282,7 @@ def test_resuming_a_finished_run_changes_nothing(karpathy_folder: Path, tmp_path
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"backbone_weights": ""}, "give a .safetensors file for test_efficientnet, or 'hub'"),
+        ({"backbone_weights": ""}, "give a .safetensors file for test_efficientnet, a saved model that has it, 'hub'"),
         ({"text": "bert"}, "needs text_backbone"),
         ({"batch_size": 1}, "batch_size must be at least 2, not 1"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),

@@ -71,7 +71,7 @@ class TrainConfig:
     word_dropout: float = 0.2  # share of words left out or masked in a step
     clip: float = 2.0  # largest norm of a gradient
     min_word_count: int = 4  # rarer words are unknown words
-    backbone_weights: str = ""  # .safetensors file in timm's naming, "hub" to download, "random" for none
+    backbone_weights: str = ""  # .safetensors file in timm's naming, folder of a model, "hub" or "random"
     word_vectors: str = ""  # file of pretrained word vectors for a bigru (GloVe text, or safetensors)
     text_backbone: str = ""  # folder or hub name of a transformers encoder, for text = bert
     checkpoint_steps: int = 500  # between checkpoints within an epoch
@@ -307,7 +307,7 @@ def build_model(config: TrainConfig, captions: Sequence[str]) -> tuple[VSE, Trai
         if not config.backbone_weights:
             raise ValueError(
                 f"backbone_weights is not set: give a .safetensors file for {config.model.backbone}, "
-                "or 'hub' to download ImageNet weights, or 'random' to start from nothing"
+                "a saved model that has it, 'hub' to download ImageNet weights, or 'random' to start from nothing"
             )
         if config.backbone_weights != "random":
             model.image_encoder.backbone.load_weights(config.backbone_weights)

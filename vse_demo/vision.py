@@ -10,6 +10,7 @@ import copy
 import hashlib
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,18 +117,13 @@ class Backbone(nn.Module):
         return digest.hexdigest()
 
     def load_weights(self, source: str) -> None:
-        """Take ImageNet weights from a safetensors file in timm's naming, or from the hub (`hub`)."""
+        """Take weights from a safetensors file in timm's naming, a saved model's folder, or the hub (`hub`)."""
         if source == "hub":
             import timm
 
             state = timm.create_model(self.name, pretrained=True, num_classes=0, **self.size).state_dict()
-        elif not source.endswith(".safetensors"):
-            raise FileError(f"{source} is not a .safetensors file: other formats can run code when they are read")
         else:
-            try:
-                state = load_file(source)
-            except (OSError, SafetensorError) as error:
-                raise FileError(f"{source} cannot be read as safetensors: {error}") from error
+            state = _read_weights(Path(source))
         known = self.net.state_dict()
         wrong = [key for key, tensor in known.items() if key not in state or state[key].shape != tensor.shape]
         if wrong:
@@ -143,6 +139,18 @@ class Backbone(nn.Module):
             if isinstance(module, nn.BatchNorm2d):
                 module.eval()
         return self
+
+
+def _read_weights(source: Path) -> dict[str, Tensor]:
+    """A backbone's tensors in timm's naming, from a file of its own or out of a whole model."""
+    path, prefix = (source / "model.safetensors", "image_encoder.backbone.net.") if source.is_dir() else (source, "")
+    if path.suffix != ".safetensors":
+        raise FileError(f"{path} is not a .safetensors file: other formats can run code when they are read")
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{path} cannot be read as safetensors: {error}") from error
+    return {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
 
 
 class ImageEncoder(nn.Module):
