@@ -2,7 +2,8 @@
 
     python scripts/ship_model.py runs/minilm --preset shipped-minilm --name grid-minilm --data data/flickr30k
 
-writes `assets/models/NAME/` and `assets/runs/PRESET.json` and `.csv`. The figures in the card are
+writes `assets/models/NAME/`, `assets/indexes/NAME/` (the photo gallery as the model sees it) and
+`assets/runs/PRESET.json` and `.csv`. The figures in the card are
 those of the files as they are shipped, read back and measured picture by picture.
 """
 
@@ -16,6 +17,7 @@ from experiments import portable, write_steps
 from vse_demo import VSE, evaluate, open_dataset
 from vse_demo.data import merge_duplicates
 from vse_demo.files import write_json
+from vse_demo.shipped import index_gallery
 from vse_demo.training import validation_name
 
 PARTS = {
@@ -75,6 +77,7 @@ def main() -> None:
     )  # fmt: skip
     model.save_pretrained(folder, half=True, metrics={"validation, 964 photos of Flickr30K": metrics}, card=card)
 
+    index_gallery(VSE.from_pretrained(folder)).save(chosen.assets / "indexes" / chosen.name, half=True)
     rows = [json.loads(line) for line in (chosen.run / "metrics.jsonl").read_text().splitlines()]
     evidence = {
         "config": portable(config),

@@ -197,11 +197,11 @@ class Ensemble:
                 member.embed_cells(cells[eye].to(member.device)).float().cpu()
                 for member, eye in zip(self.members, self.eyes, strict=True)
             ]
-            parts.append(self._join(vectors))
+            parts.append(self.join(vectors))
         return torch.cat(parts) if parts else torch.empty(0, self.dim)
 
     def encode_texts(self, texts: Sequence[str], batch_size: int = 128, progress: bool = False) -> Tensor:
-        return self._join([member.encode_texts(texts, batch_size, progress) for member in self.members])
+        return self.join([member.encode_texts(texts, batch_size, progress) for member in self.members])
 
     def similarity(self, images: Images, texts: Sequence[str]) -> Tensor:
         return self.encode_images(images) @ self.encode_texts(texts).T
@@ -214,7 +214,8 @@ class Ensemble:
         return hashlib.blake2b("".join(m.fingerprint() for m in self.members).encode(), digest_size=16).hexdigest()
 
     @staticmethod
-    def _join(vectors: list[Tensor]) -> Tensor:
+    def join(vectors: list[Tensor]) -> Tensor:
+        """The members' unit vectors (n, D) each -> unit vectors (n, sum of D)."""
         return torch.cat(vectors, dim=1) / len(vectors) ** 0.5
 
 
