@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help app notebooks test lint clean
+.PHONY: help app notebooks html test lint clean
 
 help:
 	@echo "make app        the demo in your browser; ARGS=\"--port 7861\" goes to app.py"
 	@echo "make notebooks  the lessons in JupyterLab"
+	@echo "make html       the lessons as web pages, in site/"
 	@echo "make test       all tests"
 	@echo "make lint       style and types"
 
@@ -16,6 +17,9 @@ app: $(VENV)/installed-app
 
 notebooks: $(VENV)/installed-notebooks
 	$(BIN)/jupyter lab notebooks $(ARGS)
+
+html: $(VENV)/installed-notebooks
+	$(BIN)/jupyter nbconvert --to html --output-dir site notebooks/*.ipynb
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(ARGS)
@@ -26,7 +30,7 @@ lint: $(VENV)/installed-lint
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info
 
 # One stamp per set of extras: a changed pyproject.toml or constraints.txt installs again.
 $(VENV)/installed-%: pyproject.toml constraints.txt | $(VENV)

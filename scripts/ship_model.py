@@ -2,23 +2,26 @@
 
     python scripts/ship_model.py runs/minilm --preset shipped-minilm --name grid-minilm --data data/flickr30k
 
-writes `assets/models/NAME/`, `assets/indexes/NAME/` (the photo gallery as the model sees it) and
-`assets/runs/PRESET.json` and `.csv`. The figures in the card are
-those of the files as they are shipped, read back and measured picture by picture.
+writes `assets/models/NAME/`, `assets/indexes/NAME/` (the photo gallery as the model sees it),
+`assets/maps/` and `assets/runs/PRESET.json` and `.csv`. The figures in the card are
+those of the files as they are shipped, read back and measured.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-import torch
+import numpy as np
 from experiments import portable, write_steps
+from safetensors.numpy import save
 
-from vse_demo import VSE, evaluate, open_dataset
+from vse_demo import VSE, open_dataset
+from vse_demo.batches import Pairs
 from vse_demo.data import merge_duplicates
-from vse_demo.files import write_json
-from vse_demo.shipped import index_gallery
-from vse_demo.training import validation_name
+from vse_demo.files import write_atomic, write_json
+from vse_demo.service import draw_map
+from vse_demo.shipped import MODELS, index_gallery, load_shipped
+from vse_demo.training import validate, validation_name
 
 PARTS = {
     "tf_efficientnet_lite2": "EfficientNet-Lite2, trained on ImageNet (Tan and Le, 2019; Apache-2.0), from the "
@@ -57,6 +60,7 @@ def main() -> None:
     parser.add_argument("--preset", required=True, help="the preset that trained it")
     parser.add_argument("--name", required=True, help="folder in assets/models")
     parser.add_argument("--data", type=Path, required=True, help="Flickr30K in Karpathy's layout")
+    parser.add_argument("--cache", type=Path, help="folder for extracted cells")
     parser.add_argument("--minutes", type=int, required=True, help="how long training took")
     parser.add_argument("--assets", type=Path, default=Path("assets"))
     chosen = parser.parse_args()
@@ -67,8 +71,7 @@ def main() -> None:
     model = VSE.from_pretrained(folder)  # as a user gets it
     dataset = open_dataset(chosen.data)
     data = merge_duplicates(dataset.split(validation_name(dataset)))
-    images = model.encode_images(data.images, progress=True)
-    metrics = evaluate(images, model.encode_texts(data.captions, progress=True), torch.from_numpy(data.owner))
+    metrics = validate(model, Pairs.make(data, model, False, chosen.cache))
     config = json.loads((chosen.run / "config.json").read_text())
     captions = "and 110,035 captions without their photos" if config["more_captions"] else "captions"
     card = CARD.format(
@@ -78,6 +81,7 @@ def main() -> None:
     model.save_pretrained(folder, half=True, metrics={"validation, 964 photos of Flickr30K": metrics}, card=card)
 
     index_gallery(VSE.from_pretrained(folder)).save(chosen.assets / "indexes" / chosen.name, half=True)
+    draw_maps(chosen.assets)
     rows = [json.loads(line) for line in (chosen.run / "metrics.jsonl").read_text().splitlines()]
     evidence = {
         "config": portable(config),
@@ -88,6 +92,14 @@ def main() -> None:
     write_json(chosen.assets / "runs" / f"{chosen.preset}.json", evidence)
     write_steps(chosen.assets / "runs" / f"{chosen.preset}.csv", [row for row in rows if "loss" in row])
     print(f"{folder}: RSUM {metrics['rsum']:.1f}, {(folder / 'model.safetensors').stat().st_size / 1e6:.1f} MB")
+
+
+def draw_maps(assets: Path) -> None:
+    """A map of the gallery for every shipped model, and for the ensemble once all its members are there."""
+    for name, parts in MODELS.items():
+        if all((assets / "indexes" / part).is_dir() for part in parts):
+            places = draw_map(load_shipped(name)).astype(np.float16)
+            write_atomic(assets / "maps" / f"{name}.safetensors", save({"places": places}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Search: pictures and captions as unit vectors, exact top-k, kept on disk between runs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,6 +87,20 @@ class Gallery:
         self.image_vectors = torch.cat([self.image_vectors, image_vectors])
         self.caption_vectors = torch.cat([self.caption_vectors, caption_vectors])
         return len(new)
+
+    def keep(self, names: Collection[str]) -> int:
+        """Forget the pictures of all other names, with their captions; how many there were."""
+        kept = [index for index, name in enumerate(self.names) if name in names]
+        forgotten = len(self) - len(kept)
+        if forgotten:
+            place = np.full(len(self), -1)
+            place[kept] = np.arange(len(kept))
+            captions = np.flatnonzero(place[self.owner] >= 0)
+            self.names, self.digests = [self.names[index] for index in kept], [self.digests[index] for index in kept]
+            self.captions = [self.captions[number] for number in captions]
+            self.owner = place[self.owner[captions]]
+            self.image_vectors, self.caption_vectors = self.image_vectors[kept], self.caption_vectors[captions]
+        return forgotten
 
     def __len__(self) -> int:
         return len(self.names)

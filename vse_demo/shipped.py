@@ -2,12 +2,14 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
+from safetensors.numpy import load_file
 
 from vse_demo.data import open_dataset, read_image, shipped
-from vse_demo.files import FileError
+from vse_demo.files import FileError, read_json
 from vse_demo.layers import check_choice
 from vse_demo.model import VSE, Ensemble
 from vse_demo.retrieval import Gallery
@@ -18,6 +20,7 @@ MODELS = {  # name: the folders of assets/models that it is made of
     "ensemble": ("grid-minilm", "grid-bigru"),
 }
 DEFAULT = "grid-minilm"
+RUNS = {"grid-minilm": "shipped-minilm", "grid-bigru": "shipped-bigru"}  # the run that made each, in assets/runs
 
 
 def load_shipped(name: str = DEFAULT) -> Gallery:
@@ -56,6 +59,17 @@ def gallery_file(name: str) -> Path:
 def gallery_photo(name: str) -> Image.Image:
     """A photograph of the gallery, by its name in `Gallery.names`."""
     return read_image(gallery_file(name))
+
+
+def read_map(name: str = DEFAULT) -> np.ndarray:
+    """Where the photographs and captions of `load_shipped(name)` lie on a map: (I + C, 2)."""
+    check_choice(name, list(MODELS), "shipped model")
+    return load_file(shipped("maps") / f"{name}.safetensors")["places"].astype(np.float32)
+
+
+def read_evidence(name: str) -> dict[str, Any]:
+    """What is known of the training of a shipped model: its config, its validations, its figures as shipped."""
+    return read_json(shipped("runs") / f"{name}.json")
 
 
 def read_log(name: str) -> dict[str, np.ndarray]:

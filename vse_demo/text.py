@@ -212,9 +212,11 @@ class TransformerText(nn.Module):
         from transformers import AutoConfig
 
         try:
-            return AutoConfig.from_pretrained(name_or_folder).to_dict()
+            settings = AutoConfig.from_pretrained(name_or_folder).to_dict()
         except (OSError, ValueError) as error:
             raise FileError(f"no transformers model in {name_or_folder}: {error}") from error
+        settings.pop("_name_or_path", None)  # where it lay says nothing of what it is
+        return settings
 
     def load_weights(self, name_or_folder: str) -> None:
         """Take pretrained weights, stored as safetensors, from a local folder or a hub name."""
