@@ -297,7 +297,7 @@ def model_card(model: VSE, metrics: Mapping[str, Any] | None, text: str) -> str:
         f"- pictures: {vision}{size}", f"- captions: {config.text}",
         f"- pooling: {config.pooling} {dict(config.pooling_options) or ''}".rstrip(),
         f"- joint space: {config.dim} dimensions", "",
-        "```python", "from vse_demo import VSE", 'model = VSE.from_pretrained("this folder")',
+        "```python", "from vse_demo import VSE", "", 'model = VSE.from_pretrained("this folder")',
         'model.similarity(["photo.jpg"], ["a dog on the beach"])', "```",
     ]  # fmt: skip
     if metrics:
