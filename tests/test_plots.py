@@ -25,8 +25,25 @@ def texts(ax: plt.Axes) -> list[str]:
     return [text.get_text() for text in ax.texts]
 
 
+def boxes_of(artists: list) -> list[mpl.transforms.Bbox]:
+    """Where artists of the current figure end up, in pixels."""
+    plt.gcf().canvas.draw()
+    return [artist.get_window_extent() for artist in artists]
+
+
 def test_the_pipeline_names_its_parts() -> None:
     assert {"photo", "sentence", "cosine"} <= set(texts(plots.plot_pipeline()))
+
+
+def test_no_label_of_the_pipeline_touches_an_arrow_or_a_box() -> None:
+    ax = plots.plot_pipeline()
+    labels = [text for text in ax.texts if text.get_fontsize() < 11]
+    assert len(labels) == 8
+    boxes = boxes_of(labels)
+    paths = [patch.get_transform().transform_path(patch.get_path()) for patch in ax.patches]
+    lines = [mpl.path.Path(line) for path in paths for line in path.to_polygons(closed_only=False)]
+    for label, box in zip(labels, boxes, strict=True):
+        assert not any(line.intersects_bbox(box, filled=False) for line in lines), label
 
 
 def test_a_matrix_shows_its_numbers() -> None:
@@ -39,11 +56,20 @@ def test_rank_weights_are_drawn_from_rank_one() -> None:
     assert ax.lines[0].get_xydata().tolist() == [[1, 1], [2, 0], [3, 0]]
 
 
+def test_lines_take_colours_and_none_is_left_out() -> None:
+    ax = plots.plot_rank_weights({"max": np.array([1, 0]), "mean": np.ones(2) / 2}, colours=["red", "blue"])
+    assert [line.get_color() for line in ax.lines] == ["red", "blue"]
+    ax = plots.plot_curves({str(number): ([0], [1]) for number in range(9)}, "step", "loss", colours=["red", "blue"])
+    assert [line.get_color() for line in ax.lines] == ["red", "blue"] * 4 + ["red"]
+    assert len(plots.plot_curves({str(number): ([0], [1]) for number in range(9)}, "step", "loss").lines) == 9
+
+
 def test_a_heat_map_covers_its_picture_and_zero_is_neutral() -> None:
     picture, heat = plots.plot_heat_map(PICTURES[0], np.array([[0.5, -0.1], [0.0, 0.2]])).images
     assert picture.get_array().shape == (40, 60, 3)
     assert heat.get_extent() == [0, 60, 40, 0]
     assert heat.norm(0.0) == 0.5
+    assert [mpl.colors.to_hex(heat.cmap(end)).upper() for end in (0.0, 1.0)] == [plots.WRONG, plots.RIGHT]
 
 
 def test_word_parts_are_coloured_by_sign_and_say_their_sum() -> None:
@@ -53,6 +79,14 @@ def test_word_parts_are_coloured_by_sign_and_say_their_sum() -> None:
     assert "sum to 0.40" in ax.get_xlabel()
 
 
+def test_the_first_word_is_on_top_even_where_figures_share_their_axis() -> None:
+    _, axes = plt.subplots(1, 2, sharey=True)
+    for ax in axes:
+        plots.plot_word_parts(["a", "dog"], np.array([0.1, 0.5]), ax=ax)
+    bottom, top = axes[0].get_ylim()
+    assert bottom > 1 > 0 > top
+
+
 def test_results_are_ticked_and_crossed() -> None:
     plots.plot_retrieved_images("red", PICTURES, [0.9, 0.5, 0.1], [True, False, None])
     assert [ax.get_title() for ax in plt.gcf().axes] == ["✓ 0.90", "✗ 0.50", "0.10"]
@@ -60,10 +94,36 @@ def test_results_are_ticked_and_crossed() -> None:
     assert texts(ax) == ["✓ 0.90", "one", "✗ 0.50", "two"]
 
 
+def test_scores_of_pictures_of_any_shape_stand_in_one_line() -> None:
+    pictures = [Image.new("RGB", size) for size in ((60, 20), (60, 40), (20, 60))]
+    plots.plot_retrieved_images("shapes", pictures, [0.9, 0.5, -0.1], [True, False, None])
+    titles = [ax.title for ax in plt.gcf().axes]
+    assert [title.get_text() for title in titles] == ["✓ 0.90", "✗ 0.50", "−0.10"]
+    assert len({round(box.y0) for box in boxes_of(titles)}) == 1
+
+
+def test_a_long_caption_stays_in_its_place() -> None:
+    captions = ["short", "many words " * 40, "end"]
+    ax = plots.plot_retrieved_captions(PICTURES[0], captions, [0.9, 0.5, -0.1], [True, False, None])
+    boxes = boxes_of(ax.texts)
+    assert ax.texts[3].get_text().endswith(" …")
+    assert boxes[3].x1 < ax.figure.bbox.x1
+    assert not any(one.overlaps(other) for n, one in enumerate(boxes) for other in boxes[n + 1 :])
+
+
 @pytest.mark.parametrize("variant", ["paper", "official"])
 def test_the_k_plane_is_the_formula(variant: str) -> None:
     k = plots.plot_k_plane(variant, 64).images[0].get_array()
     assert k[50, 30] == negative_count(0.30, 0.50, 64, variant)
+
+
+def test_the_k_plane_shows_spaces_and_a_run() -> None:
+    ax = plots.plot_k_plane("official", points={"ideal": (1.0, 1.0)}, path=([0.1, 0.2], [0.8, 0.9]))
+    assert f"ideal: K = {negative_count(1.0, 1.0, 128, 'official')}" in texts(ax)
+    run, start, ideal = ax.lines
+    assert run.get_xydata().tolist() == [[0.1, 0.8], [0.2, 0.9]]
+    assert start.get_xydata().tolist() == [[0.1, 0.8]]
+    assert ideal.get_xydata().tolist() == [[1.0, 1.0]]
 
 
 def test_curves_comparison_space_and_circle_show_every_point() -> None:
@@ -74,4 +134,15 @@ def test_curves_comparison_space_and_circle_show_every_point() -> None:
     ax = plots.plot_space(points, points.repeat(2, 0) + 0.1, np.arange(12) // 2, ["cat", "dog"] * 3)
     assert sum(len(part.get_offsets()) for part in ax.collections) == 18
     assert len(ax.lines) == 12
+    ax = plots.plot_trade_off({"mean": (3.0, 200.0), "adpool": (1.0, 250.0)}, "speed", "RSUM", highlight="adpool")
+    assert [line.get_xydata().tolist() for line in ax.lines] == [[[3.0, 200.0]], [[1.0, 250.0]]]
+    assert [line.get_color() for line in ax.lines] == [plots.IMAGE, plots.WRONG]
     assert len(plots.plot_circle(points, points).lines) == 6
+
+
+def test_no_two_of_many_groups_look_alike() -> None:
+    points = np.random.default_rng(0).normal(size=(40, 2))
+    names = [f"group {number}" for number in range(40)]
+    groups = plots.plot_space(points, points, np.arange(40), names).collections[1:]
+    looks = {(tuple(part.get_facecolor()[0]), part.get_paths()[0].vertices.tobytes()) for part in groups}
+    assert len(looks) == 40

@@ -6,11 +6,13 @@ wrong.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import TwoSlopeNorm
+from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 
@@ -18,6 +20,8 @@ from vse_demo.objectives import negative_count
 
 IMAGE, TEXT, RIGHT, WRONG = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PALETTE = (IMAGE, TEXT, RIGHT, WRONG, "#CC79A7", "#56B4E9", "#F0E442", "#000000")
+HELPS_OR_HURTS = LinearSegmentedColormap.from_list("helps_or_hurts", [WRONG, "#F7F7F7", RIGHT])
+MARKS: dict[bool | None, tuple[str, str]] = {True: ("✓", RIGHT), False: ("✗", WRONG), None: ("", "#888888")}
 
 
 def _axes(ax: Axes | None, width: float = 6.4, height: float = 4.0) -> Axes:
@@ -26,29 +30,35 @@ def _axes(ax: Axes | None, width: float = 6.4, height: float = 4.0) -> Axes:
 
 def plot_pipeline(ax: Axes | None = None) -> Axes:
     """The whole method in one picture: two encoders, two poolings, one space."""
-    ax = _axes(ax, 10, 3.4)
+    ax = _axes(ax, 10, 3)
     cells, words, space, adopt = "CNN\ngrid cells", "BiGRU or BERT\nwords", "joint space\nunit vectors", "AdOpt\nloss"
-    boxes = {  # name: x, y, colour
-        "photo": (0, 1, IMAGE), cells: (2, 1, IMAGE), "AdPool\nof cells": (4, 1, IMAGE),
-        "sentence": (0, 0, TEXT), words: (2, 0, TEXT), "AdPool\nof words": (4, 0, TEXT),
-        space: (6, 0.5, RIGHT), "cosine": (8, 1, "#000000"), adopt: (8, 0, WRONG),
+    boxes = {  # name: column, row, colour
+        "photo": (0, 1, IMAGE), cells: (1, 1, IMAGE), "AdPool\nof cells": (2, 1, IMAGE),
+        "sentence": (0, 0, TEXT), words: (1, 0, TEXT), "AdPool\nof words": (2, 0, TEXT),
+        space: (3, 0.5, RIGHT), "cosine": (4, 1, "#000000"), adopt: (4, 0, WRONG),
     }  # fmt: skip
     arrows = [
         ("photo", cells, "pixels"), (cells, "AdPool\nof cells", "(N, D)"), ("AdPool\nof cells", space, "(D)"),
         ("sentence", words, "tokens"), (words, "AdPool\nof words", "(M, D)"), ("AdPool\nof words", space, "(D)"),
         (space, "cosine", "search"), (space, adopt, "training"),
     ]  # fmt: skip
+    half = 0.32  # of the width of a box; columns are 1 apart
     for name, (x, y, colour) in boxes.items():
-        patch = FancyBboxPatch((x - 0.7, y - 0.22), 1.4, 0.44, boxstyle="round,pad=0.05", fc="white", ec=colour, lw=2)
-        ax.add_patch(patch)
+        corner, shape = (x - half, y - 0.2), "round,pad=0,rounding_size=0.04"
+        ax.add_patch(FancyBboxPatch(corner, 2 * half, 0.4, boxstyle=shape, fc="white", ec=colour, lw=2))
         ax.text(x, y, name, ha="center", va="center", fontsize=11)
     for start, end, label in arrows:
         (x0, y0, _), (x1, y1, _) = boxes[start], boxes[end]
-        ax.add_patch(
-            FancyArrowPatch((x0 + 0.76, y0), (x1 - 0.76, y1), arrowstyle="-|>", mutation_scale=14, color="#555555")
-        )
-        ax.text((x0 + x1) / 2, (y0 + y1) / 2 + 0.1, label, ha="center", fontsize=8, color="#555555")
-    ax.set(xlim=(-0.9, 8.9), ylim=(-0.45, 1.45))
+        ends = (x0 + half + 0.01, y0), (x1 - half - 0.01, y1)
+        ax.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=14, color="#555555"))
+        if y0 == y1:  # above a level arrow; else beside it, on the side away from the boxes
+            right, up, side = 0.0, 0.09, "center"
+        else:
+            right, side = (0.05, "left") if y1 == 0.5 else (-0.05, "right")
+            up = 0.08 if y0 + y1 > 1 else -0.08
+        place = (x0 + x1) / 2 + right, (y0 + y1) / 2 + up
+        ax.text(*place, label, ha=side, va="center", fontsize=9, color="#555555")
+    ax.set(xlim=(-0.4, 4.4), ylim=(-0.3, 1.3))
     ax.axis("off")
     return ax
 
@@ -68,11 +78,14 @@ def plot_matrix(
     return ax
 
 
-def plot_rank_weights(weights: Mapping[str, np.ndarray], ax: Axes | None = None) -> Axes:
+def plot_rank_weights(
+    weights: Mapping[str, np.ndarray], ax: Axes | None = None, colours: Sequence[str] = PALETTE
+) -> Axes:
     """How much each rank counts, a line per pooling or model; rank 1 is the largest value."""
     ax = _axes(ax)
-    for colour, (name, values) in zip(PALETTE, weights.items(), strict=False):
-        ax.plot(range(1, len(values) + 1), values, "o-", ms=4, color=colour, label=name)
+    for colour, (name, values) in zip(cycle(colours), weights.items(), strict=False):
+        style = "o-" if len(values) <= 40 else "-"  # more dots than that only make a line thick
+        ax.plot(range(1, len(values) + 1), values, style, ms=4, lw=1.8, color=colour, label=name)
     ax.set(xlabel="rank (1 = largest value)", ylabel="weight", ylim=(0, None))
     ax.legend(frameon=False)
     return ax
@@ -85,9 +98,8 @@ def plot_heat_map(image: Image.Image, parts: np.ndarray, ax: Axes | None = None)
     limit = max(float(np.abs(parts).max()), 1e-9)
     ax.imshow(np.asarray(image.convert("L").convert("RGB")))
     extent = (0, image.width, image.height, 0)
-    ax.imshow(
-        parts, cmap="PiYG", norm=TwoSlopeNorm(0, -limit, limit), alpha=0.55, extent=extent, interpolation="bilinear"
-    )
+    norm = TwoSlopeNorm(0, -limit, limit)
+    ax.imshow(parts, HELPS_OR_HURTS, norm, alpha=0.6, extent=extent, interpolation="bilinear")
     ax.axis("off")
     return ax
 
@@ -98,7 +110,7 @@ def plot_word_parts(words: Sequence[str], parts: np.ndarray, ax: Axes | None = N
     parts = np.asarray(parts)
     ax.barh(range(len(words)), parts, color=[RIGHT if part >= 0 else WRONG for part in parts])
     ax.set_yticks(range(len(words)), words)
-    ax.invert_yaxis()
+    ax.set_ylim(len(words) - 0.4, -0.6)  # not `invert_yaxis`: that turns axes that share y twice
     ax.axvline(0, color="black", lw=0.8)
     ax.set_xlabel(f"part of the score (they sum to {parts.sum():.2f})")
     return ax
@@ -108,16 +120,15 @@ def plot_retrieved_images(
     query: str, images: Sequence[Image.Image], scores: Sequence[float], right: Sequence[bool | None]
 ) -> Axes:
     """The paper's figure: a sentence and its pictures, ticked or crossed; None leaves a picture unmarked."""
-    figure, all_axes = plt.subplots(
-        1, len(images), figsize=(2.6 * len(images), 2.9), layout="constrained", squeeze=False
-    )
-    figure.suptitle(f"“{query}”", fontsize=13)
+    tallest = max(image.height / image.width for image in images)
+    size = 2.6 * len(images), 0.8 + 2.6 * min(tallest, 1)
+    figure, all_axes = plt.subplots(1, len(images), figsize=size, layout="constrained", squeeze=False)
+    figure.suptitle(fill(f"“{query}”", 40 * len(images)), fontsize=13)
     for ax, image, score, is_right in zip(all_axes[0], images, scores, right, strict=True):
         ax.imshow(np.asarray(image))
-        ax.set_xticks([])
-        ax.set_yticks([])
-        mark, colour = {True: ("✓", RIGHT), False: ("✗", WRONG), None: ("", "#888888")}[is_right]
-        ax.set_title(f"{mark} {score:.2f}".strip(), color=colour, fontsize=13)
+        ax.set(xticks=[], yticks=[], anchor="N")  # tops, and so titles, in one line
+        mark, colour = MARKS[is_right]
+        ax.set_title(f"{mark} {score:.2f}".strip().replace("-", "−"), color=colour, fontsize=13)
         for spine in ax.spines.values():
             spine.set(edgecolor=colour, linewidth=3)
     return all_axes[0, 0]
@@ -126,38 +137,73 @@ def plot_retrieved_images(
 def plot_retrieved_captions(
     image: Image.Image, captions: Sequence[str], scores: Sequence[float], right: Sequence[bool | None]
 ) -> Axes:
-    """The other way round: a picture and its captions."""
-    _, (left, ax) = plt.subplots(1, 2, figsize=(11, 2.9), width_ratios=(1, 2.6), layout="constrained")
+    """The other way round: a picture and its captions, long ones on two lines and cut after them."""
+    size = 11, max(2.4, 0.2 + 0.54 * len(captions))
+    _, (left, ax) = plt.subplots(1, 2, figsize=size, width_ratios=(1, 2.6), layout="constrained")
     left.imshow(np.asarray(image))
     left.axis("off")
     ax.axis("off")
-    for number, (caption, score, is_right) in enumerate(zip(captions, scores, right, strict=True)):
-        mark, colour = {True: ("✓", RIGHT), False: ("✗", WRONG), None: ("·", "#888888")}[is_right]
-        ax.text(0, 0.92 - number * 0.2, f"{mark} {score:.2f}", color=colour, fontsize=13, weight="bold")
-        ax.text(0.11, 0.92 - number * 0.2, caption, fontsize=12)
+    ax.set(xlim=(0, 1), ylim=(len(captions) - 0.5, -0.5))
+    for row, (caption, score, is_right) in enumerate(zip(captions, scores, right, strict=True)):
+        mark, colour = MARKS[is_right]
+        ax.text(
+            0,
+            row,
+            f"{mark or '·'} {score:.2f}".replace("-", "−"),
+            color=colour,
+            va="center",
+            fontsize=13,
+            weight="bold",
+        )
+        ax.text(0.15, row, fill(caption, 78, max_lines=2, placeholder=" …"), va="center", fontsize=12)
     return ax
 
 
-def plot_k_plane(variant: str, batch_size: int = 128, ax: Axes | None = None) -> Axes:
-    """K over the plane of alignment and uniformity, by one variant's formula."""
+def plot_k_plane(
+    variant: str,
+    batch_size: int = 128,
+    ax: Axes | None = None,
+    points: Mapping[str, tuple[float, float]] | None = None,
+    path: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> Axes:
+    """K over the plane of alignment and uniformity, by one variant's formula.
+
+    `points` are spaces to mark, each (alignment, uniformity), with the K that they get; `path` is a run, as its two
+    columns of a log, drawn from a dot.
+    """
     ax = _axes(ax, 5, 4)
-    alignment = np.linspace(0, 1, 101)
-    uniformity = np.linspace(0, 1.2, 121)
+    alignment, uniformity = np.linspace(0, 1, 101), np.linspace(0, 1.2, 121)
     k = [[negative_count(a, u, batch_size, variant) for a in alignment] for u in uniformity]
-    shown = ax.imshow(k, origin="lower", extent=(0, 1, 0, 1.2), aspect="auto", cmap="cividis", vmin=1, vmax=batch_size)
+    shown = ax.imshow(
+        k, origin="lower", extent=(0, 1, 0, 1.2), aspect="auto", cmap="cividis", vmin=1, vmax=batch_size,
+        interpolation="nearest",
+    )  # fmt: skip
     contours = ax.contour(alignment, uniformity, k, levels=[2, 10, 40, 80, 120], colors="white", linewidths=1)
     ax.clabel(contours, fmt="%d", fontsize=9)
+    if path is not None:
+        ax.plot(*path, color=WRONG, lw=2)
+        ax.plot(path[0][0], path[1][0], "o", color=WRONG, mec="white", ms=10)
+    for name, (a, u) in (points or {}).items():
+        ax.plot(a, u, "o", color=WRONG, mec="white", ms=12, clip_on=False, zorder=5)
+        label = f"{name}: K = {negative_count(a, u, batch_size, variant)}"
+        side, shift = ("left", 12) if a < 0.5 else ("right", -12)
+        box = {"fc": "white", "ec": "none", "pad": 1.5}
+        ax.annotate(label, (a, u), (shift, 8), textcoords="offset points", ha=side, bbox=box, zorder=6)
     ax.set(xlabel="alignment", ylabel="uniformity", title=f"K of {batch_size}, {variant}")
     ax.figure.colorbar(shown, ax=ax, label="K")
     return ax
 
 
 def plot_curves(
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str, ax: Axes | None = None
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    xlabel: str,
+    ylabel: str,
+    ax: Axes | None = None,
+    colours: Sequence[str] = PALETTE,
 ) -> Axes:
     """Lines of (x, y), such as the loss, K, alignment or RSUM of runs."""
     ax = _axes(ax)
-    for colour, (name, (x, y)) in zip(PALETTE, curves.items(), strict=False):
+    for colour, (name, (x, y)) in zip(cycle(colours), curves.items(), strict=False):
         ax.plot(x, y, color=colour, label=name, lw=1.8)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     if len(curves) > 1:
@@ -175,26 +221,40 @@ def plot_comparison(
         ax.plot(values, [row] * len(values), "o", color=colour, ms=6, alpha=0.7)
         ax.plot([np.mean(values)] * 2, [row - 0.3, row + 0.3], color=colour, lw=2.5)
     ax.set_yticks(range(len(results)), list(results))
-    ax.invert_yaxis()
+    ax.set_ylim(len(results) - 0.5, -0.5)
     ax.grid(axis="x", alpha=0.3)
     ax.set_xlabel(f"{xlabel} (dot: a seed, line: the mean)")
+    return ax
+
+
+def plot_trade_off(
+    points: Mapping[str, tuple[float, float]], xlabel: str, ylabel: str, highlight: str = "", ax: Axes | None = None
+) -> Axes:
+    """Two virtues of each thing, such as speed (on a log scale) and quality: right and up is better."""
+    ax = _axes(ax, 7, 4.2)
+    for name, (x, y) in points.items():
+        ax.plot(x, y, "o", ms=9, color=WRONG if name == highlight else IMAGE)
+        ax.annotate(name, (x, y), (7, 4), textcoords="offset points")
+    ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log")
+    ax.margins(x=0.15, y=0.1)
     return ax
 
 
 def plot_space(
     images: np.ndarray, texts: np.ndarray, owner: np.ndarray, groups: Sequence[str] = (), ax: Axes | None = None
 ) -> Axes:
-    """A map (n, 2) of images and texts, each text joined to its image; images coloured by group."""
+    """A map (n, 2) of images and texts, each text joined to its image; a group of images has a colour and a shape."""
     ax = _axes(ax, 7, 6)
     for text, picture in zip(texts, images[owner], strict=True):
         ax.plot(*np.stack([text, picture]).T, color="#999999", lw=0.4, alpha=0.5, zorder=1)
     ax.scatter(texts[:, 0], texts[:, 1], s=8, color="#BBBBBB", label="texts", zorder=2)
     names = np.array(groups if len(groups) else ["images"] * len(images))
-    colours = plt.get_cmap("tab20")
     for number, name in enumerate(dict.fromkeys(names)):
-        colour = IMAGE if not len(groups) else colours(number % 20)
+        colour, marker = PALETTE[number % len(PALETTE)], "osD^v"[number // len(PALETTE) % 5]
         mine = images[names == name]
-        ax.scatter(mine[:, 0], mine[:, 1], s=28, color=colour, label=name, edgecolor="white", lw=0.5, zorder=3)
+        ax.scatter(
+            mine[:, 0], mine[:, 1], s=28, color=colour, marker=marker, label=name, edgecolor="#333333", lw=0.4, zorder=3
+        )
     ax.set_xticks([])
     ax.set_yticks([])
     ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
