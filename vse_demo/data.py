@@ -22,13 +22,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vse_demo.files import FileError, read_json
 
 ImageFile = Path | zipfile.Path
-PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
-MAX_PIXELS = 80_000_000  # an 80-megapixel picture takes 240 MB; larger ones are refused
+PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow knows more, and runs Ghostscript for some
+MAX_BYTES = 500_000_000  # of a file; larger ones are refused unopened
+MAX_PIXELS = 80_000_000  # larger pictures are refused: decoding one takes up to 700 MB
+MAX_SIDE = 2048  # pictures with more than its square are shrunk to it: no model looks closer than 512
 
 
 @dataclass(frozen=True)
@@ -98,18 +101,33 @@ def open_dataset(folder: str | Path | None = None) -> Dataset:
 
 
 def read_image(file: ImageFile) -> Image.Image:
-    """Decode one picture: upright, RGB, its first frame if it moves."""
+    """Decode one picture: upright, RGB, its first frame if it moves; a very large one smaller."""
     try:
-        with file.open("rb") as stream, Image.open(stream) as image:
+        _check_bytes(file)
+        with file.open("rb") as stream, Image.open(stream, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise FileError(f"{file.name}: {image.width} × {image.height} pixels are more than this program reads")
+            if image.width * image.height > MAX_SIDE**2:
+                gap = None if image.mode.startswith("I;16") else 2.0  # Pillow reduces all modes but these
+                image.thumbnail((MAX_SIDE, MAX_SIDE), reducing_gap=gap)  # before anything else copies it
             return to_rgb(ImageOps.exif_transpose(image))
     except FileError:
         raise
+    except UnidentifiedImageError as error:
+        raise FileError(f"{file.name} is not a picture that this program reads ({', '.join(FORMATS)})") from error
     except Image.DecompressionBombError as error:
-        raise FileError(f"{file.name}: more pixels than this program reads") from error
+        raise FileError(f"{file.name}: its pixels are more than this program reads") from error
     except Exception as error:  # decoders fail in many ways on broken files: all mean the same here
         raise FileError(f"{file.name} cannot be read as a picture: {error}") from error
+
+
+def _check_bytes(file: ImageFile) -> None:
+    """Refuse what is no picture by its size alone, a pipe or a zip bomb among them, before it is opened."""
+    size = file.stat().st_size if isinstance(file, Path) else file.root.getinfo(file.at).file_size
+    if size == 0:
+        raise FileError(f"{file.name} is empty")
+    if size > MAX_BYTES:
+        raise FileError(f"{file.name}: {size:,} bytes are more than this program reads")
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -117,9 +135,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         return image
     if image.mode.startswith(("I", "F")):
-        values = np.asarray(image, dtype=np.float64)
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
         top = next((top for top in (1.0, 255.0, 65535.0) if values.max(initial=0) <= top), values.max(initial=0))
-        if image.mode == "I;16":
+        if image.mode.startswith("I;16"):
             top = 65535.0
         image = Image.fromarray((values * (255 / top)).clip(0, 255).astype(np.uint8))
     elif image.has_transparency_data:
@@ -133,8 +151,9 @@ def content_digest(item: ImageFile | np.ndarray) -> str:
     if isinstance(item, np.ndarray):
         return hashlib.blake2b(np.ascontiguousarray(item).data, digest_size=16).hexdigest()
     try:
-        with item.open("rb") as stream:
-            return hashlib.blake2b(stream.read(), digest_size=16).hexdigest()
+        _check_bytes(item)
+        with item.open("rb") as stream:  # read in pieces
+            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]
     except (OSError, zipfile.BadZipFile, zlib.error) as error:
         raise FileError(f"{item.name} cannot be read: {error}") from error
 

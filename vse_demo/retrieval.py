@@ -1,20 +1,26 @@
 """Search: pictures and captions as unit vectors, exact top-k, kept on disk between runs."""
 
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from vse_demo.data import CaptionedImages, content_digest, merge_duplicates
+from vse_demo.data import CaptionedImages, ImageFile, content_digest, read_image
 from vse_demo.files import FileError, read_json, replace_folder, whole_folder, write_atomic, write_json
 from vse_demo.model import VSE, Ensemble, ImageLike, unit
 
 FORMAT = 1
+BATCH = 32  # pictures that are decoded and encoded at a time
 
 
 @dataclass(frozen=True)
@@ -69,21 +75,24 @@ class Gallery:
     def add(self, data: CaptionedImages, progress: bool = True) -> int:
         """Encode the pictures that are not here yet, and their captions; how many there were.
 
-        A picture is known by its content, so a copy under another name is not a new one.
+        A picture is known by its content, so a copy under another name is not a new one. One that
+        cannot be read is left out, with its captions and with a warning: it does not stop the others.
         """
-        data = merge_duplicates(data)
+        digests = [_attempt(content_digest, image) for image in data.images]
         known = set(self.digests)
-        digests = [content_digest(data.images[index]) for index in range(len(data))]
-        new = [index for index, digest in enumerate(digests) if digest not in known]
-        place = {index: len(self) + position for position, index in enumerate(new)}
-        captions = [number for number, picture in enumerate(data.owner.tolist()) if picture in place]
+        first: dict[str, int] = {}
+        for index, digest in enumerate(digests):
+            if digest is not None and digest not in known:
+                first.setdefault(digest, index)
+        new, image_vectors = _encode_readable(self.model, data.images, list(first.values()), progress)
+        place = {digests[index]: len(self) + position for position, index in enumerate(new)}
+        captions = [number for number, picture in enumerate(data.owner.tolist()) if digests[picture] in place]
         sentences = [data.captions[number] for number in captions]
-        image_vectors = self.model.encode_images([data.images[index] for index in new], progress=progress)
         caption_vectors = self.model.encode_texts(sentences, progress=progress)
         self.names += [data.names[index] for index in new]
         self.digests += [digests[index] for index in new]
         self.captions += sentences
-        self.owner = np.r_[self.owner, np.array([place[data.owner[number]] for number in captions], np.int64)]
+        self.owner = np.r_[self.owner, np.array([place[digests[data.owner[number]]] for number in captions], np.int64)]
         self.image_vectors = torch.cat([self.image_vectors, image_vectors])
         self.caption_vectors = torch.cat([self.caption_vectors, caption_vectors])
         return len(new)
@@ -144,6 +153,36 @@ class Gallery:
             model, about["names"], about["digests"], about["captions"],
             tensors["owner"].numpy(), _whole(tensors["image_vectors"]), _whole(tensors["caption_vectors"]),
         )  # fmt: skip
+
+
+def _encode_readable(
+    model: VSE | Ensemble, images: Sequence[ImageFile] | np.ndarray, numbers: list[int], progress: bool
+) -> tuple[list[int], Tensor]:
+    """Which of these pictures can be read, and their vectors."""
+    readable: list[int] = []
+    parts = [torch.empty(0, model.dim)]
+    with ThreadPoolExecutor(4) as pool, tqdm(total=len(numbers), unit=" pictures", disable=not progress) as bar:
+        for start in range(0, len(numbers), BATCH):
+            batch = numbers[start : start + BATCH]
+            read = pool.map(lambda number: _attempt(_decode, images[number]), batch)
+            pictures = {number: picture for number, picture in zip(batch, read, strict=True) if picture is not None}
+            readable += pictures
+            parts.append(model.encode_images(list(pictures.values())))
+            bar.update(len(batch))
+    return readable, torch.cat(parts)
+
+
+def _attempt(read: Callable[[Any], Any], picture: ImageFile | np.ndarray) -> Any:
+    """What `read` makes of a picture; None, and a warning, if the picture cannot be read."""
+    try:
+        return read(picture)
+    except FileError as error:
+        warnings.warn(f"left out: {error}", stacklevel=2)
+        return None
+
+
+def _decode(picture: ImageFile | np.ndarray) -> Image.Image | np.ndarray:
+    return picture if isinstance(picture, np.ndarray) else read_image(picture)
 
 
 def _whole(vectors: Tensor) -> Tensor:

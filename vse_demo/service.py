@@ -18,7 +18,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 
-from vse_demo.data import Dataset, ImageFile, open_dataset
+from vse_demo.data import Dataset, ImageFile, open_dataset, read_image
 from vse_demo.explanation import Explanation, explain
 from vse_demo.features import default_cache
 from vse_demo.files import FileError
@@ -118,9 +118,10 @@ class Service:
         return (model or self.default) in self._maps
 
     def samples(self, count: int = 12) -> list[str]:
-        """Names of some pictures of the collection, evenly spread."""
+        """Names of some pictures of the collection that can be shown, evenly spread."""
         names = sorted(self.files)
-        return names[:: max(1, len(names) // count)][:count]
+        spread = names[:: max(1, len(names) // count)][:count]
+        return [name for name in spread if self.quick or _readable(self.files[name])]
 
     def place(self, query: str | ImageLike, model: str = "", neighbours: int = 5) -> np.ndarray:
         """Where a sentence or a picture belongs on the map: among its neighbours, the nearest counting most."""
@@ -132,6 +133,13 @@ class Service:
         scores, numbers = top_k(unit(vector), centred(gallery), neighbours)
         weights = (scores[0] / 0.05).softmax(0).numpy()
         return weights @ places[numbers[0].numpy()]
+
+
+def _readable(file: ImageFile) -> bool:
+    try:
+        return bool(read_image(file))
+    except FileError:
+        return False
 
 
 def _tiny(picture: ImageLike) -> np.ndarray:
@@ -206,4 +214,6 @@ def cached_gallery(model: VSE | Ensemble, dataset: Dataset, root: Path | None = 
         gone = gallery.keep(names)
         if gone + sum(gallery.add(dataset.split(name)) for name in dataset.splits):
             gallery.save(folder)
+    if not len(gallery):
+        raise FileError(f"none of the pictures in {dataset.folder} can be read")
     return gallery
