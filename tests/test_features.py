@@ -169,7 +169,7 @@ def test_the_projection_does_not_matter_to_the_cache(tiny_encoder, pictures, cac
 
 def test_a_broken_picture_is_named_and_earlier_rows_are_kept(tiny_encoder, pictures, save_picture, cache, computed):
     pictures[6].write_bytes(b"no picture")
-    with pytest.raises(FileError, match=r"6\.jpg cannot be read as a picture"):
+    with pytest.raises(FileError, match=r"6\.jpg is not a picture"):
         cached_cells(tiny_encoder, pictures, cache, batch_size=2)
     assert len(names_in(cache)) == 6
     save_picture(pictures[6], 6)
