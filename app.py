@@ -13,11 +13,13 @@ from typing import Any
 
 import gradio as gr
 from PIL import Image
+from starlette.middleware import Middleware
 
 from vse_demo import atlas, figures
 from vse_demo.data import read_image
 from vse_demo.explanation import Explanation
 from vse_demo.files import FileError
+from vse_demo.guard import MAX_UPLOAD, Guard, bounded, run_no_errands
 from vse_demo.objectives import negative_count
 from vse_demo.service import Found, Service, open_service
 from vse_demo.shipped import RUNS
@@ -37,6 +39,8 @@ MARKS = {True: "✅ ", False: "❌ ", None: ""}
 NO_REASONS = (None, None, None, "")
 THUMBNAIL = (480, 480)
 BATCH = 128  # for the sliders of K
+MAX_WAITING = 100  # requests in the queue; more are told to come back later
+MAX_SESSIONS = 1000  # whose state is kept
 THEME = gr.themes.Soft(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])  # nothing is fetched
 CSS = """
 .gradio-container { max-width: 1100px !important; margin: auto !important; }
@@ -131,7 +135,7 @@ def in_plain_words(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def make_page(service: Service) -> gr.Blocks:
     page = Page(service)
-    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as blocks:
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(60, 900)) as blocks:
         gr.Markdown(INTRODUCTION)
         names_of_models = list(service.sources)
         model = gr.Dropdown(names_of_models, value=service.default, label="Model", visible=len(names_of_models) > 1)
@@ -150,10 +154,10 @@ def make_page(service: Service) -> gr.Blocks:
             image_reasons = add_reasons()
         with gr.Tab("Find captions"):
             with gr.Row():
-                picture = gr.Image(
+                picture = bounded(gr.Image(
                     label="A picture", type="pil", height=280, sources=["upload", "clipboard", "webcam"],
                     alt_text="the picture to find captions for",
-                )  # fmt: skip
+                ))  # fmt: skip
                 samples = gr.Gallery(
                     value=[page.picture(name) for name in service.samples()], show_label=False, buttons=[], columns=4,
                     height=280, allow_preview=False, interactive=False, object_fit="cover",
@@ -283,10 +287,16 @@ def main() -> None:
         page = make_page(service)
     except FileError as error:
         raise SystemExit(f"app.py: {error}") from error
-    page.queue(max_size=64, default_concurrency_limit=2).launch(
-        server_name=chosen.host, server_port=chosen.port, share=chosen.share, theme=THEME, css=CSS,
-        max_file_size="20mb", footer_links=["api"],
-    )  # fmt: skip
+    run_no_errands()
+    try:
+        page.queue(max_size=MAX_WAITING, default_concurrency_limit=2).launch(
+            server_name=chosen.host, server_port=chosen.port, share=chosen.share, theme=THEME, css=CSS,
+            max_file_size=MAX_UPLOAD, footer_links=["api"], app_kwargs={"middleware": [Middleware(Guard)]},
+            state_session_capacity=MAX_SESSIONS, run_history=False, enable_monitoring=False,
+        )  # fmt: skip
+    except (OSError, OverflowError) as error:
+        taken = f"port {chosen.port} cannot be used" if chosen.port else "no port from 7860 on is free"
+        raise SystemExit(f"app.py: {taken}: choose another one with --port") from error
 
 
 if __name__ == "__main__":
