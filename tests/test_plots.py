@@ -146,3 +146,13 @@ def test_no_two_of_many_groups_look_alike() -> None:
     groups = plots.plot_space(points, points, np.arange(40), names).collections[1:]
     looks = {(tuple(part.get_facecolor()[0]), part.get_paths()[0].vertices.tobytes()) for part in groups}
     assert len(looks) == 40
+
+
+def test_differences_are_coloured_by_what_the_seeds_agree_on_and_stand_beside_what_was_expected() -> None:
+    ax = plots.plot_differences({"holds": [1.0, 3.0], "fails": [-4.0, -2.0], "open": [-1.0, 1.0]}, {"fails": 5.0})
+    _, *seeds, diamonds = ax.lines
+    assert [line.get_color() for line in seeds[::2]] == [plots.RIGHT, plots.WRONG, "#888888"]
+    assert [line.get_xdata()[0] for line in seeds[1::2]] == [2.0, -3.0, 0.0]
+    assert diamonds.get_xydata().tolist() == [[5.0, 1.0]]
+    assert "diamond" in ax.get_xlabel()
+    assert "diamond" not in plots.plot_differences({"holds": [1.0]}).get_xlabel()

@@ -22,6 +22,7 @@ IMAGE, TEXT, RIGHT, WRONG = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PALETTE = (IMAGE, TEXT, RIGHT, WRONG, "#CC79A7", "#56B4E9", "#F0E442", "#000000")
 HELPS_OR_HURTS = LinearSegmentedColormap.from_list("helps_or_hurts", [WRONG, "#F7F7F7", RIGHT])
 MARKS: dict[bool | None, tuple[str, str]] = {True: ("✓", RIGHT), False: ("✗", WRONG), None: ("", "#888888")}
+LONG_WORD = 24  # letters of a word that have room beside its bar
 
 
 def _axes(ax: Axes | None, width: float = 6.4, height: float = 4.0) -> Axes:
@@ -109,7 +110,8 @@ def plot_word_parts(words: Sequence[str], parts: np.ndarray, ax: Axes | None = N
     ax = _axes(ax, 5, 0.8 + 0.3 * len(words))
     parts = np.asarray(parts)
     ax.barh(range(len(words)), parts, color=[RIGHT if part >= 0 else WRONG for part in parts])
-    ax.set_yticks(range(len(words)), words)
+    short = [word if len(word) <= LONG_WORD else word[: LONG_WORD - 1] + "…" for word in words]
+    ax.set_yticks(range(len(words)), short, parse_math=False)  # a $ that somebody typed is a $
     ax.set_ylim(len(words) - 0.4, -0.6)  # not `invert_yaxis`: that turns axes that share y twice
     ax.axvline(0, color="black", lw=0.8)
     ax.set_xlabel(f"part of the score (they sum to {parts.sum():.2f})")
@@ -123,7 +125,7 @@ def plot_retrieved_images(
     tallest = max(image.height / image.width for image in images)
     size = 2.6 * len(images), 0.8 + 2.6 * min(tallest, 1)
     figure, all_axes = plt.subplots(1, len(images), figsize=size, layout="constrained", squeeze=False)
-    figure.suptitle(fill(f"“{query}”", 40 * len(images)), fontsize=13)
+    figure.suptitle(fill(f"“{query}”", 40 * len(images)), fontsize=13, parse_math=False)
     for ax, image, score, is_right in zip(all_axes[0], images, scores, right, strict=True):
         ax.imshow(np.asarray(image))
         ax.set(xticks=[], yticks=[], anchor="N")  # tops, and so titles, in one line
@@ -155,7 +157,8 @@ def plot_retrieved_captions(
             fontsize=13,
             weight="bold",
         )
-        ax.text(0.15, row, fill(caption, 78, max_lines=2, placeholder=" …"), va="center", fontsize=12)
+        lines = fill(caption, 78, max_lines=2, placeholder=" …")
+        ax.text(0.15, row, lines, va="center", fontsize=12, parse_math=False)
     return ax
 
 
@@ -216,15 +219,39 @@ def plot_comparison(
 ) -> Axes:
     """One row per setting: every seed a dot, their mean a line; comparable at a glance."""
     ax = _axes(ax, 6.4, 0.8 + 0.4 * len(results))
-    for row, (name, values) in enumerate(results.items()):
-        colour = WRONG if name == highlight else IMAGE
-        ax.plot(values, [row] * len(values), "o", color=colour, ms=6, alpha=0.7)
-        ax.plot([np.mean(values)] * 2, [row - 0.3, row + 0.3], color=colour, lw=2.5)
-    ax.set_yticks(range(len(results)), list(results))
-    ax.set_ylim(len(results) - 0.5, -0.5)
-    ax.grid(axis="x", alpha=0.3)
+    _plot_seeds(ax, results, [WRONG if name == highlight else IMAGE for name in results])
     ax.set_xlabel(f"{xlabel} (dot: a seed, line: the mean)")
     return ax
+
+
+def plot_differences(
+    differences: Mapping[str, Sequence[float]],
+    expected: Mapping[str, float] | None = None,
+    xlabel: str = "difference in RSUM",
+    ax: Axes | None = None,
+) -> Axes:
+    """One row per claim: what each seed says, their mean, and as a diamond what was expected; 0 is no difference.
+
+    Green where all seeds are above 0, vermilion where all are below, grey where they disagree.
+    """
+    ax = _axes(ax, 7.5, 1.0 + 0.3 * len(differences))
+    ax.axvline(0, color="black", lw=1)
+    signs = [(min(values) > 0, max(values) < 0) for values in differences.values()]
+    _plot_seeds(ax, differences, [RIGHT if above else WRONG if below else "#888888" for above, below in signs])
+    known = [(value, row) for row, name in enumerate(differences) if (value := (expected or {}).get(name)) is not None]
+    ax.plot([value for value, _ in known], [row for _, row in known], "D", mfc="none", mec="black", ms=6)
+    ax.set_xlabel(f"{xlabel} (dot: a seed, line: the mean{', diamond: expected' if known else ''})")
+    return ax
+
+
+def _plot_seeds(ax: Axes, rows: Mapping[str, Sequence[float]], colours: Sequence[str]) -> None:
+    """Named rows from the top, every value a dot and the mean a line."""
+    for row, (values, colour) in enumerate(zip(rows.values(), colours, strict=True)):
+        ax.plot(values, [row] * len(values), "o", color=colour, ms=6, alpha=0.7)
+        ax.plot([np.mean(values)] * 2, [row - 0.3, row + 0.3], color=colour, lw=2.5)
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.grid(axis="x", alpha=0.3)
 
 
 def plot_trade_off(
