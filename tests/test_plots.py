@@ -148,11 +148,19 @@ def test_no_two_of_many_groups_look_alike() -> None:
     assert len(looks) == 40
 
 
-def test_differences_are_coloured_by_what_the_seeds_agree_on_and_stand_beside_what_was_expected() -> None:
-    ax = plots.plot_differences({"holds": [1.0, 3.0], "fails": [-4.0, -2.0], "open": [-1.0, 1.0]}, {"fails": 5.0})
+def test_differences_stand_beside_what_was_expected() -> None:
+    ax = plots.plot_differences({"a": [1.0, 3.0], "b": [-4.0, -2.0]}, {"b": 5.0}, [plots.RIGHT, plots.WRONG])
     _, *seeds, diamonds = ax.lines
-    assert [line.get_color() for line in seeds[::2]] == [plots.RIGHT, plots.WRONG, "#888888"]
-    assert [line.get_xdata()[0] for line in seeds[1::2]] == [2.0, -3.0, 0.0]
+    assert [line.get_color() for line in seeds[::2]] == [plots.RIGHT, plots.WRONG]
+    assert [line.get_xdata()[0] for line in seeds[1::2]] == [2.0, -3.0]
     assert diamonds.get_xydata().tolist() == [[5.0, 1.0]]
     assert "diamond" in ax.get_xlabel()
-    assert "diamond" not in plots.plot_differences({"holds": [1.0]}).get_xlabel()
+    assert "diamond" not in plots.plot_differences({"a": [1.0]}).get_xlabel()
+
+
+def test_a_name_in_a_trade_off_keeps_clear_of_the_point_to_its_right() -> None:
+    ax = plots.plot_trade_off({"gcn": (1, 1), "softpool": (5.1, 10), "manual": (5.6, 10.1), "top": (6, 20)}, "x", "y")
+    boxes = boxes_of(ax.texts)
+    points = [ax.transData.transform(line.get_xydata()[0]) for line in ax.lines]
+    for name, box in zip(texts(ax), boxes, strict=True):
+        assert not any(box.contains(*point) for point in points), name

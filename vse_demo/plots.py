@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.ticker import LogLocator
 from PIL import Image
 
 from vse_demo.objectives import negative_count
@@ -227,17 +228,14 @@ def plot_comparison(
 def plot_differences(
     differences: Mapping[str, Sequence[float]],
     expected: Mapping[str, float] | None = None,
+    colours: Sequence[str] = (),
     xlabel: str = "difference in RSUM",
     ax: Axes | None = None,
 ) -> Axes:
-    """One row per claim: what each seed says, their mean, and as a diamond what was expected; 0 is no difference.
-
-    Green where all seeds are above 0, vermilion where all are below, grey where they disagree.
-    """
+    """One row per claim: what each seed says, their mean, and as a diamond what was expected; 0 is no difference."""
     ax = _axes(ax, 7.5, 1.0 + 0.3 * len(differences))
     ax.axvline(0, color="black", lw=1)
-    signs = [(min(values) > 0, max(values) < 0) for values in differences.values()]
-    _plot_seeds(ax, differences, [RIGHT if above else WRONG if below else "#888888" for above, below in signs])
+    _plot_seeds(ax, differences, colours or [IMAGE] * len(differences))
     known = [(value, row) for row, name in enumerate(differences) if (value := (expected or {}).get(name)) is not None]
     ax.plot([value for value, _ in known], [row for _, row in known], "D", mfc="none", mec="black", ms=6)
     ax.set_xlabel(f"{xlabel} (dot: a seed, line: the mean{', diamond: expected' if known else ''})")
@@ -259,11 +257,19 @@ def plot_trade_off(
 ) -> Axes:
     """Two virtues of each thing, such as speed (on a log scale) and quality: right and up is better."""
     ax = _axes(ax, 7, 4.2)
-    for name, (x, y) in points.items():
-        ax.plot(x, y, "o", ms=9, color=WRONG if name == highlight else IMAGE)
-        ax.annotate(name, (x, y), (7, 4), textcoords="offset points")
+    x, y = np.array(list(points.values())).T
+    across, up = ((values - values.min()) / max(np.ptp(values), 1e-9) for values in (np.log(x), y))
+    for number, name in enumerate(points):
+        ax.plot(x[number], y[number], "o", ms=9, color=WRONG if name == highlight else IMAGE)
+        ahead, aside = across - across[number], np.abs(up - up[number])
+        crowded = ((ahead > 0) & (ahead < 0.25) & (aside < 0.06)).any()  # a name to the right would touch a point
+        shift, side = ((-7, 4), "right") if crowded else ((7, 4), "left")
+        ax.annotate(name, (x[number], y[number]), shift, textcoords="offset points", ha=side)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log")
-    ax.margins(x=0.15, y=0.1)
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter("")
+    ax.margins(x=0.2, y=0.1)
     return ax
 
 
