@@ -21,7 +21,7 @@ from vse_demo.explanation import Explanation
 from vse_demo.files import FileError
 from vse_demo.guard import MAX_UPLOAD, Guard, bounded, run_no_errands
 from vse_demo.objectives import negative_count
-from vse_demo.service import Found, Service, open_service
+from vse_demo.service import Found, Service, check_sentence, open_service
 from vse_demo.shipped import RUNS
 
 TITLE = "Pictures and sentences in one space"
@@ -61,6 +61,7 @@ class Page:
 
     def find_images(self, sentence: str, model: str) -> tuple[Any, ...]:
         """-> pictures with scores, their names, the sentence, its mark on the map, and the reasons for the first."""
+        sentence = check_sentence(sentence)
         found = self.service.find_images(sentence, model)
         pictures = [(self.picture(each.item), f"{MARKS[each.right]}{each.score:.2f}") for each in found]
         mark = self.mark(sentence, sentence, model)

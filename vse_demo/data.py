@@ -13,6 +13,7 @@ No model is known here: pictures come out as PIL images, captions as strings.
 import csv
 import hashlib
 import json
+import re
 import zipfile
 import zlib
 from collections import defaultdict
@@ -146,6 +147,11 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def clean(text: str) -> str:
+    """Text that can be printed anywhere: no control characters, and halves of signs (lone surrogates) spelt out."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def content_digest(item: ImageFile | np.ndarray) -> str:
     """A fingerprint of a picture's bytes, or of a precomputed row."""
     if isinstance(item, np.ndarray):
@@ -272,7 +278,7 @@ def _dataset(
         names = [name for name, _ in records]
         captions = [caption for _, of_image in records for caption in of_image]
         owner = np.repeat(np.arange(len(records)), [len(of_image) for _, of_image in records]).astype(np.int64)
-        return CaptionedImages(find(names), names, captions, owner)
+        return CaptionedImages(find(names), [clean(name) for name in names], captions, owner)
 
     return Dataset(folder, {name: lambda records=records: load(records) for name, records in splits.items()})  # type: ignore[misc]
 
@@ -311,7 +317,7 @@ def _refuse_missing(missing: list[str], total: int, place: Path) -> None:
 def _captions(values: Any) -> list[str]:
     if not isinstance(values, list):
         raise ValueError(f"captions must be a list of sentences, not {values!r}")
-    for value in values:
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"a caption must be a sentence, not {value!r}")
-    return [value.strip() for value in values]
+    captions = [clean(value).strip() if isinstance(value, str) else "" for value in values]
+    if not all(captions):
+        raise ValueError(f"a caption must be a sentence, not {values[captions.index('')]!r}")
+    return captions

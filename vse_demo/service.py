@@ -18,7 +18,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 
-from vse_demo.data import Dataset, ImageFile, open_dataset, read_image
+from vse_demo.data import Dataset, ImageFile, clean, open_dataset, read_image
 from vse_demo.explanation import Explanation, explain
 from vse_demo.features import default_cache
 from vse_demo.files import FileError
@@ -148,8 +148,7 @@ def _tiny(picture: ImageLike) -> np.ndarray:
 
 def check_sentence(sentence: str) -> str:
     """A sentence that can be searched for, without blanks around it."""
-    sentence = sentence.strip()
-    if not sentence:
+    if not isinstance(sentence, str) or not (sentence := clean(sentence).strip()):
         raise ValueError("Type a sentence first, for example: a dog on the beach")
     if len(sentence) > MAX_CHARACTERS:
         raise ValueError(

@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from vse_demo.data import clean
 from vse_demo.files import FileError, read_json, write_json
 from vse_demo.layers import Projection, round_to_half
 from vse_demo.recurrent import bidirectional_states
@@ -63,7 +64,7 @@ class WordTokenizer:
 
     def tokens(self, sentence: str) -> list[str]:
         """The words that `encode` numbers: what a plot puts under its bars."""
-        return self.split(sentence)[:MAX_TOKENS] or [sentence]
+        return self.split(sentence)[:MAX_TOKENS] or [clean(sentence)]
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         return [[self.numbers.get(word, self.unknown) for word in self.tokens(text)] for text in sentences]
@@ -107,10 +108,10 @@ class SubwordTokenizer:
             raise FileError(f"no tokenizer in {name_or_folder}: {error}") from error
 
     def tokens(self, sentence: str) -> list[str]:
-        return self.tokenizer.encode(sentence).tokens
+        return self.tokenizer.encode(clean(sentence)).tokens
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self.tokenizer.encode_batch(list(sentences))]
+        return [encoding.ids for encoding in self.tokenizer.encode_batch([clean(text) for text in sentences])]
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()

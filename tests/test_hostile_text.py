@@ -1,0 +1,146 @@
+"""Sentences that are empty, endless, in no language or in a markup language: answered, or refused with a reason."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hostile
+import pytest
+import torch
+
+import app
+from vse_demo import VSE, ModelConfig, atlas, explain
+from vse_demo.cli import main
+from vse_demo.data import open_dataset
+from vse_demo.service import Service, open_service
+from vse_demo.text import SubwordTokenizer, TransformerText, WordTokenizer
+
+# A figure warns of signs that its font lacks, and draws a box instead.
+pytestmark = pytest.mark.filterwarnings("ignore:Glyph", "ignore:Matplotlib currently does not support")
+
+
+@pytest.fixture(scope="module", params=["bigru", "bert"])
+def model(request: pytest.FixtureRequest, bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small model of each kind."""
+    torch.manual_seed(0)
+    sizes = {"dim": 12, "backbone": "test_efficientnet", "image_size": 64, "text": request.param}
+    if request.param == "bigru":
+        made = VSE(ModelConfig(**sizes, word_dim=8), WordTokenizer(["red", "green", "a", "dog"]))
+    else:
+        settings = TransformerText.read_config(str(bert_folder))
+        made = VSE(ModelConfig(**sizes, text_config=settings), SubwordTokenizer.from_pretrained(str(bert_folder)))
+    folder = tmp_path_factory.mktemp(request.param) / "model"
+    made.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own_folder(tmp_path_factory: pytest.TempPathFactory, save_picture: Callable[..., Path]) -> Path:
+    """Photos whose names and captions are all that a stranger may write."""
+    folder = tmp_path_factory.mktemp("hostile") / "mine"
+    captions = {}
+    for number, text in enumerate(text for text in hostile.TEXTS if text.refused is None):
+        name = f"{number} {text.text.encode('utf-8', 'replace').decode()[:60]}.png"
+        name = name.replace("/", "∕").replace("\0", "")
+        save_picture(folder / name, number)
+        captions[name] = [text.text, f"picture {number}"]
+    save_picture(folder / os.fsdecode(b"latin-1 \xe9\xff.png"), 60)  # a name that is no UTF-8
+    captions[os.fsdecode(b"latin-1 \xe9\xff.png")] = ["picture of an odd name"]
+    (folder / "captions.json").write_text(json.dumps(captions))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(model: Path, own_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Service:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VSE_DEMO_CACHE", str(tmp_path_factory.mktemp("cache")))
+        service = open_service(own_folder, [model])
+        service.gallery()
+        service.map()
+    return service
+
+
+@pytest.mark.parametrize("text", hostile.TEXTS, ids=lambda text: text.title)
+def test_every_sentence_is_answered_or_refused_with_a_reason(service: Service, text: hostile.Text) -> None:
+    search = app.in_plain_words(app.Page(service).find_images)
+    if text.refused is None:
+        _, names, sentence, mark, *pictures, score = search(text.text, "given")
+        assert len(names) == 5
+        assert all(100 < picture.width < 2000 and 100 < picture.height < 3000 for picture in pictures)
+        assert "Score" in score
+        json.dumps([names, sentence, mark], ensure_ascii=False).encode()  # as the page gets it
+    else:
+        with pytest.raises(app.gr.Error, match=text.refused):
+            search(text.text, "given")
+
+
+@pytest.mark.parametrize("value", [None, 5, ["a dog"], {"a": 1}, b"a dog"])
+def test_what_is_no_sentence_is_refused_like_an_empty_one(service: Service, value: object) -> None:
+    for ask in (service.find_images, lambda sentence: service.explain(service.file(service.samples()[0]), sentence)):
+        with pytest.raises(ValueError, match=hostile.EMPTY):
+            ask(value)
+
+
+@pytest.mark.parametrize("text", [text for text in hostile.TEXTS if not text.refused], ids=lambda text: text.title)
+def test_words_and_parts_are_as_many_and_add_up(service: Service, text: hostile.Text) -> None:
+    gallery = service.gallery()
+    why = explain(gallery.model, service.file(gallery.names[0]), text.text)
+    assert len(why.words) == len(why.text.parts) <= 64
+    assert float(why.text.parts.sum()) == pytest.approx(why.score, abs=1e-4)
+
+
+def test_captions_of_strangers_are_found_again(service: Service) -> None:
+    """Each is a sentence like any other: nothing of it is lost but control characters and blanks around it."""
+    for text in hostile.TEXTS:
+        if text.refused is None:
+            found = service.find_images(text.text, k=len(service.files))
+            assert sum(bool(each.right) for each in found) >= 1, text.title
+
+
+def test_names_and_captions_of_strangers_are_nothing_but_text_on_the_map(service: Service) -> None:
+    page = atlas.draw_atlas(service.gallery(), service.map(), app.Page(service).picture)
+    template = page["html_template"]
+    template.encode()
+    tags = {piece.split(" ")[0].split(">")[0] for piece in template.split("<")[1:]}
+    assert tags == {"div", "/div", "svg", "/svg", "path", "circle", "g", "/g"}
+    assert template.count("${") == 3  # the three of the mark
+    assert "{{" not in template
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_the_shell_prints_every_name_and_no_control_character(
+    model: Path, own_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: list[str]
+) -> None:
+    gallery = tmp_path / "gallery"
+    assert main(["index", "--model", str(model), "--data", str(own_folder), "--gallery", str(gallery)]) == 0
+    capsys.readouterr()
+    photo = next(path for path in own_folder.iterdir() if path.suffix == ".png")
+    for query in (["a dog"], ["--image", str(photo)]):
+        assert main(["search", *query, "--gallery", str(gallery), "-k", "99", *as_json]) == 0
+        printed = capsys.readouterr().out
+        printed.encode()
+        assert not [sign for sign in printed if ord(sign) < 32 and sign != "\n"]
+        assert len(printed) > 1000
+
+
+@pytest.mark.parametrize("text", hostile.TEXTS, ids=lambda text: text.title)
+def test_a_search_in_the_shell_never_shows_a_traceback(
+    model: Path, own_folder: Path, tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str], text: hostile.Text,
+) -> None:  # fmt: skip
+    gallery = tmp_path_factory.getbasetemp() / f"gallery of {model.parent.name}"
+    if not gallery.exists():
+        main(["index", "--model", str(model), "--data", str(own_folder), "--gallery", str(gallery)])
+    capsys.readouterr()
+    code = main(["search", f" {text.text}", "--gallery", str(gallery)])
+    output = capsys.readouterr()
+    assert code == (1 if not text.text.strip() else 0)
+    assert len(output.out.splitlines()) == (0 if code else 5)
+    assert output.err == ("" if code == 0 else f"vse-demo: sentence 0 is empty: {' ' + text.text!r}\n")
+
+
+def test_a_caption_of_control_characters_is_no_caption(own_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "captions.json").write_text(json.dumps({"a.png": ["\0\x1b"]}))
+    with pytest.raises(ValueError, match=r"a caption must be a sentence, not '\\x00\\x1b'"):
+        open_dataset(tmp_path)
