@@ -4,14 +4,19 @@ Picture number `seed` has a left and a right half of two colours, and its captio
 model can learn which belongs to which. No two of the first 64 pictures look or read alike.
 """
 
+import contextlib
 import csv
 import io
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -182,18 +187,72 @@ def tiny_encoder():
     return encoder.eval()
 
 
+def environment(**more: str) -> dict[str, str]:
+    """Of a program that a test starts."""
+    path = os.pathsep.join(filter(None, [more.pop("PYTHONPATH", ""), str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
 @pytest.fixture(scope="session")
 def start_python() -> Callable[..., subprocess.Popen]:
     """`start_python("-m", "vse_demo.cli", …, NAME="value")`: Python in a process of its own, with that environment."""
 
-    def start(*arguments: object, **environment: str) -> subprocess.Popen:
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    def start(*arguments: object, **more: str) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+            env=environment(**more),
         )
 
     return start
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@dataclass(frozen=True)
+class Server:
+    address: str
+    pid: int
+    log: Path  # what it has printed
+
+
+@contextlib.contextmanager
+def serve(log: Path, *arguments: object, **more: str) -> Iterator[Server]:
+    """`app.py` with these arguments, as a program of its own, while the block runs."""
+    port = free_port()
+    command = [sys.executable, ROOT / "app.py", "--port", port, *arguments]
+    with log.open("w") as out:
+        process = subprocess.Popen([*map(str, command)], stdout=out, stderr=out, env=environment(**more))
+        try:
+            for _ in range(1200):
+                assert process.poll() is None, log.read_text()
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            yield Server(f"http://127.0.0.1:{port}", process.pid, log)
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    """Chromium, which CI must have."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        if os.environ.get("CI"):
+            pytest.fail("no browser: apt-get install chromium")
+        pytest.skip("no browser: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -1,49 +1,26 @@
 """The demo as people and programs meet it: a real server, its API, and a real browser."""
 
 import gc
-import os
-import shutil
-import signal
-import socket
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import serve
 from gradio_client import Client, handle_file
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
+import app
 from vse_demo.shipped import gallery_file, load_shipped
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-import app
-
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of gradio_client
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
-def address(start_python: Callable[..., subprocess.Popen[str]]) -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The demo with all that is shipped, as a program of its own."""
-    port = free_port()
-    server = start_python(app.__file__, "--port", port)
-    for _ in range(1200):
-        assert server.poll() is None, server.communicate()[1]
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.1)
-    yield f"http://127.0.0.1:{port}"
-    server.send_signal(signal.SIGKILL)
-    server.communicate()
+    with serve(tmp_path_factory.mktemp("app") / "log") as server:
+        yield server.address
 
 
 @pytest.fixture(scope="module")
@@ -93,18 +70,6 @@ def test_only_three_functions_are_for_programs(client: Client) -> None:
 
 
 # For people
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    if CHROMIUM is None:
-        if os.environ.get("CI"):
-            pytest.fail("no browser: apt-get install chromium")
-        pytest.skip("no browser: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
