@@ -290,7 +290,7 @@ def plot_space(
         )
     ax.set_xticks([])
     ax.set_yticks([])
-    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    ax.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
 
