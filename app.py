@@ -19,7 +19,7 @@ from vse_demo import atlas, figures
 from vse_demo.data import read_image
 from vse_demo.explanation import Explanation
 from vse_demo.files import FileError
-from vse_demo.guard import MAX_UPLOAD, Guard, bounded, run_no_errands
+from vse_demo.guard import MAX_UPLOAD, Guard, as_text, bounded, run_no_errands
 from vse_demo.objectives import negative_count
 from vse_demo.service import Found, Service, check_sentence, open_service
 from vse_demo.shipped import RUNS
@@ -41,6 +41,7 @@ THUMBNAIL = (480, 480)
 BATCH = 128  # for the sliders of K
 MAX_WAITING = 100  # requests in the queue; more are told to come back later
 MAX_SESSIONS = 1000  # whose state is kept
+KEPT = 60, 900  # every so many seconds, uploads and answers of so many seconds ago are deleted
 THEME = gr.themes.Soft(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])  # nothing is fetched
 CSS = """
 .gradio-container { max-width: 1100px !important; margin: auto !important; }
@@ -129,14 +130,14 @@ def in_plain_words(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*arguments)
         except (ValueError, FileNotFoundError) as error:  # FileError is a ValueError
-            raise gr.Error(str(error), duration=8, print_exception=False) from error
+            raise as_text(error) from error
 
     return call
 
 
 def make_page(service: Service) -> gr.Blocks:
     page = Page(service)
-    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(60, 900)) as blocks:
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=KEPT) as blocks:
         gr.Markdown(INTRODUCTION)
         names_of_models = list(service.sources)
         model = gr.Dropdown(names_of_models, value=service.default, label="Model", visible=len(names_of_models) > 1)

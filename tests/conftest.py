@@ -223,10 +223,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(log: Path, *arguments: object, **more: str) -> Iterator[Server]:
+def serve(log: Path, *arguments: object, program: Path = ROOT / "app.py", **more: str) -> Iterator[Server]:
     """`app.py` with these arguments, as a program of its own, while the block runs."""
     port = free_port()
-    command = [sys.executable, ROOT / "app.py", "--port", port, *arguments]
+    command = [sys.executable, program, "--port", port, *arguments]
     with log.open("w") as out:
         process = subprocess.Popen([*map(str, command)], stdout=out, stderr=out, env=environment(**more))
         try:

@@ -119,7 +119,8 @@ def read_image(file: ImageFile) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise FileError(f"{file.name}: its pixels are more than this program reads") from error
     except Exception as error:  # decoders fail in many ways on broken files: all mean the same here
-        raise FileError(f"{file.name} cannot be read as a picture: {error}") from error
+        reason = getattr(error, "strerror", None) or error  # without the path, which is nobody's business
+        raise FileError(f"{file.name} cannot be read as a picture: {reason}") from error
 
 
 def _check_bytes(file: ImageFile) -> None:

@@ -4,6 +4,7 @@ Gradio alone would read a request of any length, decode a picture of any size, a
 network what a request names instead of a file.
 """
 
+import html
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
@@ -102,7 +103,12 @@ def read_upload(upload: Any) -> Image.Image | None:
             raise FileError("Upload the picture as a file")
         return read_image(Path(upload.path))
     except FileError as error:
-        raise gr.Error(str(error), duration=8, print_exception=False) from error
+        raise as_text(error) from error
+
+
+def as_text(error: Exception) -> gr.Error:
+    """For the page, which would take a message for HTML, and a message may name a file."""
+    return gr.Error(html.escape(str(error), quote=False), duration=8, print_exception=False)
 
 
 def run_no_errands() -> None:
