@@ -17,6 +17,7 @@ from PIL import Image
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # kernels inherit it: no lesson may look outside
 
+PICTURES = ("image/png", "image/jpeg")
 PIXELS = 8  # by which the sides of two figures may differ: a label that is one digit longer
 BLOCKS = (96, 48)  # in which two figures are compared
 LEVELS = 24  # of 256, by which a block must differ to count
@@ -25,7 +26,7 @@ SHARE = 0.02  # of the blocks that may differ
 
 def figures(outputs: Sequence[dict]) -> list[Image.Image]:
     """The pictures among a cell's outputs, in their order."""
-    coded = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    coded = [data[kind] for output in outputs for kind in PICTURES if kind in (data := output.get("data", {}))]
     return [Image.open(io.BytesIO(base64.b64decode(code))).convert("RGB") for code in coded]
 
 
