@@ -1,0 +1,408 @@
+"""The page and its server against strangers: what they write, upload and ask for."""
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hostile
+import pytest
+import torch
+from conftest import ROOT, Server, free_port, paint, serve
+from gradio_client import Client, handle_file
+from playwright.sync_api import Page, expect
+
+import app
+from vse_demo import VSE, ModelConfig
+from vse_demo.guard import MAX_REQUEST, MAX_UPLOAD
+from vse_demo.text import WordTokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of gradio_client
+TITLE = app.TITLE
+
+# Writes down whom a program calls, before anything else of it runs.
+EAVESDROPPER = """
+import os, socket
+ask, dial = socket.getaddrinfo, socket.socket.connect
+
+def note(*what):
+    with open(os.environ["CALLS"], "a") as file:
+        print(*what, file=file)
+
+def getaddrinfo(host, *rest, **more):
+    note(host)
+    return ask(host, *rest, **more)
+
+def connect(self, address):
+    note(address[0] if isinstance(address, tuple) else "127.0.0.1")  # or a socket in the file system
+    return dial(self, address)
+
+socket.getaddrinfo, socket.socket.connect = getaddrinfo, connect
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, save_picture: Callable[..., Path]) -> Path:
+    """A model, a folder of photos with hostile names and captions, and a listener for network calls."""
+    place = tmp_path_factory.mktemp("place")
+    torch.manual_seed(0)
+    config = ModelConfig(dim=12, backbone="test_efficientnet", image_size=64, word_dim=8)
+    VSE(config, WordTokenizer(["red", "green", "a", "dog"])).save_pretrained(place / "model")
+    captions = {}
+    for number, text in enumerate(hostile.MARKUP.values()):
+        name = f"{number} {text.replace('/', '∕')}.png"
+        save_picture(place / "mine" / name, number)
+        captions[name] = [text]
+    (place / "mine" / "captions.json").write_text(json.dumps(captions))
+    (place / "mine" / "secret.txt").write_text("secret")
+    save_picture(place / "secret.png", 50)
+    (place / "listener").mkdir()
+    (place / "listener" / "sitecustomize.py").write_text(EAVESDROPPER)
+    return place
+
+
+@pytest.fixture(scope="module")
+def server(place: Path) -> Iterator[Server]:
+    settings = {"PYTHONPATH": str(place / "listener"), "CALLS": str(place / "calls"), "HF_HUB_OFFLINE": "0"}
+    folders = {"VSE_DEMO_CACHE": str(place / "cache"), "GRADIO_TEMP_DIR": str(place / "uploads")}
+    arguments = ["--data", place / "mine", "--model", place / "model"]
+    with serve(place / "log", *arguments, **settings, **folders) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    client = Client(server.address, verbose=False)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def page(browser, server: Server) -> Iterator[Page]:
+    """The page; if any markup is executed, its title changes or a dialog opens."""
+    page = browser.new_page(viewport={"width": 1200, "height": 1000})
+    page.set_default_timeout(60_000)
+    broken: list[str] = []
+    page.on("dialog", lambda dialog: (broken.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: broken.append(request.url) if not is_ours(request.url, server) else None)
+    page.goto(server.address)
+    page.get_by_label("A sentence").wait_for()
+    yield page
+    page.wait_for_timeout(300)  # for what a broken picture would do
+    title = page.title()
+    page.close()
+    assert title == TITLE
+    assert not broken
+
+
+def is_ours(url: str, server: Server) -> bool:
+    return url.startswith((server.address, "data:image/", "blob:")) and not url.endswith("/x")
+
+
+# In the page
+
+
+@pytest.mark.parametrize("title", hostile.MARKUP)
+def test_markup_in_a_sentence_is_text(page: Page, title: str) -> None:
+    page.get_by_label("A sentence").fill(hostile.MARKUP[title])
+    page.keyboard.press("Enter")
+    expect(page.locator("#found-pictures img")).to_have_count(5)
+    expect(page.get_by_text("Score").first).to_be_visible()
+
+
+def test_names_and_captions_of_a_folder_are_text(page: Page) -> None:
+    page.get_by_role("tab", name="Find captions").click()
+    page.locator(".thumbnail-item").filter(visible=True).nth(1).click()
+    labels = page.locator("#found-captions label")
+    expect(labels).to_have_count(5)
+    shown = {label.split(" · ", 1)[1].strip() for label in labels.all_text_contents()}
+    assert len(shown & set(hostile.MARKUP.values())) == 5  # all as they were written
+    labels.nth(1).click()
+
+
+def test_a_bad_upload_is_refused_with_a_sentence_and_no_markup(page: Page, tmp_path: Path) -> None:
+    page.get_by_role("tab", name="Find captions").click()
+    bad = tmp_path / "<img src=x onerror=alert(1)>.jpg"
+    bad.write_bytes(b"no picture")
+    page.locator("input[type=file]").first.set_input_files(bad)
+    expect(page.get_by_text(hostile.UNKNOWN).first).to_be_visible()
+
+
+def test_the_name_of_a_photo_in_an_error_is_text(page: Page, place: Path) -> None:
+    for photo in (place / "mine").glob("*.png"):
+        photo.rename(photo.with_suffix(".gone"))
+    try:
+        page.get_by_label("A sentence").fill("a dog")
+        page.keyboard.press("Enter")
+        toast = page.get_by_test_id("toast-text").first
+        expect(toast).to_contain_text(".png cannot be read as a picture: No such file")
+        assert any(text.replace("/", "∕") in toast.text_content() for text in hostile.MARKUP.values())
+    finally:
+        for photo in (place / "mine").glob("*.gone"):
+            photo.rename(photo.with_suffix(".png"))
+
+
+# Through the API
+
+
+@pytest.mark.parametrize("text", hostile.TEXTS, ids=lambda text: text.title)
+def test_every_sentence_is_answered_or_refused_by_the_api(client: Client, text: hostile.Text) -> None:
+    if "\ud800" in text.text:
+        pytest.skip("this client cannot send halves of signs; see the next test")
+    if text.refused is None:
+        assert len(client.predict(text.text, "given", api_name="/find_images")) == 5
+    else:
+        with pytest.raises(Exception, match=text.refused):
+            client.predict(text.text, "given", api_name="/find_images")
+
+
+def ask(server: Server, endpoint: str, data: list[object]) -> str:
+    """The raw answer of the API, as programs without a client library get it."""
+    request = urllib.request.Request(
+        f"{server.address}/gradio_api/call/{endpoint}",
+        json.dumps({"data": data}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        event = json.load(answer)["event_id"]
+    with urllib.request.urlopen(f"{server.address}/gradio_api/call/{endpoint}/{event}", timeout=60) as answer:
+        return answer.read().decode()
+
+
+def test_half_a_sign_is_answered(server: Server) -> None:
+    answer = ask(server, "find_images", ["a \ud800 dog", "given"])
+    assert "event: complete" in answer
+    assert answer.count('"item"') == 5
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ([None, "given"], hostile.EMPTY),
+        (["a dog", "clip"], "is not in the list of choices"),
+        (["a dog", None], None),  # the default model
+        (["a dog"], ""),
+        ([["a", "dog"], {"a": 1}], ""),
+        ([{"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, "given"], ""),
+    ],
+)
+def test_odd_requests_get_no_traceback(server: Server, data: list[object], reason: str | None) -> None:
+    answer = ask(server, "find_images", data)
+    assert ("event: error" in answer) == (reason is not None)
+    assert (reason or "") in answer
+    assert "Traceback" not in answer
+    assert "root:" not in answer
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("picture", hostile.PICTURES, ids=lambda picture: picture.file)
+def test_every_upload_is_answered_or_refused(client: Client, tmp_path: Path, picture: hostile.Picture) -> None:
+    file = tmp_path / picture.file
+    content = picture.make()
+    file.write_bytes(content)
+    if len(content) > MAX_UPLOAD:
+        with pytest.raises(Exception, match=r"413|exceeds the maximum file size"):
+            client.predict(handle_file(file), "given", api_name="/find_captions")
+    elif picture.refused is None:
+        assert len(client.predict(handle_file(file), "given", api_name="/find_captions")) == 5
+    else:
+        with pytest.raises(Exception, match=picture.refused):
+            client.predict(handle_file(file), "given", api_name="/find_captions")
+
+
+def memory(server: Server, what: str) -> int:
+    lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
+
+
+def test_all_these_uploads_took_bounded_memory(server: Server) -> None:
+    assert memory(server, "VmHWM") < 2 * 2**30
+
+
+def test_pictures_inside_a_request_are_not_decoded(server: Server) -> None:
+    bomb = base64.b64encode(hostile.png(9500, 9500)).decode()
+    file = {"path": None, "url": f"data:image/png;base64,{bomb}", "meta": {"_type": "gradio.FileData"}}
+    answer = ask(server, "find_captions", [file, "given"])
+    assert "event: error" in answer
+
+
+# What is served, and what is not
+
+
+def status(server: Server, path: str, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
+    """Of a request whose path is sent as it stands."""
+    request = urllib.request.Request(server.address, body, {"Content-Type": "application/json"}, method=method)
+    request.full_url = server.address + path
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+SECRETS = [
+    "/etc/passwd", "/proc/self/environ", "/dev/zero", "~/.bashrc", "{place}/secret.png", "{place}/mine/secret.txt",
+    "{place}/calls", "{place}/model/model.safetensors", "{place}/cache", "{root}/app.py", "{root}/README.md",
+    "{root}/.git/config", "{root}/assets/models/grid-bigru/model.safetensors",
+]  # fmt: skip
+WAYS = [
+    "/gradio_api/file={0}", "/gradio_api/file=/{0}", "/gradio_api/file/{0}", "/gradio_api/file={1}",
+    "/gradio_api/file={place}/uploads/../..{0}", "/gradio_api/file={place}/uploads/%2e%2e/%2e%2e{1}",
+    "/gradio_api/file=file://{0}", "/gradio_api/stream/{0}", "/gradio_api/proxy=file://{0}",
+    "/gradio_api/custom_component/0/client/x/{1}", "/custom_component/image/client/../../..{0}",
+    "/assets/../../../../../..{0}", "/assets/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e{0}", "/assets//{0}",
+    "/static//{0}", "/static/..%2f..%2f..%2f..%2f..%2f..{1}", "/svelte/../../../../../../..{0}",
+    "/file={0}", "/file/{0}", "/{0}", "/..{0}", "/%2e%2e{0}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_file_of_the_server_is_served(server: Server, place: Path, way: str) -> None:
+    for secret in SECRETS:
+        path = secret.format(place=place, root=ROOT)
+        url = way.format(path, urllib.parse.quote(path, safe=""), place=place)
+        code, content = status(server, urllib.parse.quote(url, safe="/=%:~"))
+        assert code in (400, 403, 404, 405, 422), (url, code)
+        assert b"secret" not in content.replace(path.encode(), b"")
+        assert b"root:" not in content
+
+
+OTHER_ROUTES = [
+    ("GET", "/gradio_api/file=http://203.0.113.1/x.png"), ("GET", "/gradio_api/file=HTTPS://203.0.113.1/x.png"),
+    ("GET", "/gradio_api/proxy=http://203.0.113.1/"), ("GET", "/gradio_api/proxy=https://x.hf.space/"),
+    ("POST", "/gradio_api/process_recording"), ("POST", "/gradio_api/vibe-edit"), ("GET", "/gradio_api/vibe-code"),
+    ("POST", "/gradio_api/run-history/connect"), ("GET", "/gradio_api/run-history/buckets"),
+    ("GET", "/gradio_api/runs"), ("GET", "/monitoring"), ("GET", "/monitoring/summary"),
+    ("GET", "/gradio_api/dev/reload"), ("GET", "/gradio_api/deep_link"), ("POST", "/gradio_api/component_server"),
+    ("GET", "/docs"), ("GET", "/gradio_api/stream/a/b/c/playlist.m3u8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), OTHER_ROUTES)
+def test_routes_that_the_page_does_not_need_are_closed(server: Server, method: str, path: str) -> None:
+    assert status(server, path, method, b"{}" if method == "POST" else None)[0] in (403, 404, 405)
+
+
+@pytest.mark.parametrize("path", ["http://203.0.113.1/x.png", "https://huggingface.co/x.png", "HTTP://203.0.113.1/a"])
+@pytest.mark.parametrize("field", ["picture", "sentence"])
+def test_nothing_is_fetched_for_a_request(server: Server, path: str, field: str) -> None:
+    file = {"path": path, "meta": {"_type": "gradio.FileData"}}
+    if field == "picture":
+        answer = ask(server, "find_captions", [file, "given"])
+    else:
+        answer = ask(server, "find_images", [file, "given"])
+    assert "event: error" in answer
+
+
+def test_a_server_calls_nobody(server: Server, client: Client, place: Path) -> None:
+    client.predict("a dog", "given", api_name="/find_images")
+    called = set((place / "calls").read_text().split())
+    assert called <= {"127.0.0.1", "localhost", "::1", "0.0.0.0", "None"}
+
+
+# How much is taken
+
+
+@pytest.mark.parametrize(
+    ("route", "size"), [("call/find_images", MAX_REQUEST), ("queue/join", MAX_REQUEST), ("upload", MAX_UPLOAD)]
+)
+def test_requests_that_are_too_large_are_refused_unread(server: Server, route: str, size: int) -> None:
+    with socket.create_connection(server.address.removeprefix("http://").split(":"), timeout=10) as connection:
+        connection.sendall(
+            f"POST /gradio_api/{route} HTTP/1.1\r\nHost: a\r\nContent-Length: {2 * size}\r\n\r\n".encode()
+        )
+        assert b" 413 " in connection.recv(100)
+
+
+@pytest.mark.parametrize("path", ["/gradio_api/call/find_images", "/gradio_api/upload"])
+def test_requests_of_unknown_length_end_at_the_limit(server: Server, path: str) -> None:
+    """A body in pieces has no declared length."""
+    before, piece = memory(server, "VmRSS"), b"100000\r\n" + b" " * 2**20 + b"\r\n"
+    header = (
+        "Content-Type: multipart/form-data; boundary=a" if path.endswith("upload") else "Content-Type: application/json"
+    )
+    with socket.create_connection(server.address.removeprefix("http://").split(":"), timeout=10) as connection:
+        connection.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n{header}\r\n\r\n".encode()
+        )
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                connection.sendall(piece)
+        with contextlib.suppress(ConnectionError):
+            assert connection.recv(100)[9:12] in (b"", b"400", b"413")
+    assert memory(server, "VmRSS") - before < 150 * 2**20
+
+
+def test_a_full_queue_says_so_and_empties(server: Server, client: Client) -> None:
+    body = json.dumps({"data": ["a dog", "given"]}).encode()
+    for _ in range(1000):
+        code, content = status(server, "/gradio_api/call/find_images", "POST", body)
+        if code != 200:
+            break
+    assert code == 503
+    assert b"Queue is full. Max size is 100" in content
+    for _ in range(600):
+        if status(server, "/gradio_api/queue/status")[1].startswith(
+            b'{"msg":"estimation","event_id":null,"rank":null,"queue_size":0'
+        ):
+            break
+        time.sleep(0.1)
+    assert len(client.predict("a dog", "given", api_name="/find_images")) == 5
+
+
+def test_uploads_and_answers_are_deleted_and_the_page_is_not(place: Path, tmp_path: Path) -> None:
+    program = tmp_path / "forgetful.py"
+    program.write_text("import app\napp.KEPT = 1, 2\napp.main()\n")
+    paint(33).save(tmp_path / "mine.png")
+    folders = {"VSE_DEMO_CACHE": str(place / "cache"), "GRADIO_TEMP_DIR": str(tmp_path / "uploads")}
+    arguments = "--data", place / "mine", "--model", place / "model"
+    with serve(tmp_path / "log", *arguments, program=program, **folders) as server:
+        client = Client(server.address, verbose=False)
+        shown = set((tmp_path / "uploads").rglob("*.*"))
+        assert len(shown) == len(hostile.MARKUP)  # photos to pick
+        client.predict(handle_file(tmp_path / "mine.png"), "given", api_name="/find_captions")
+        [upload] = (tmp_path / "uploads").rglob("mine.png")
+        for _ in range(100):
+            if not upload.exists():
+                break
+            time.sleep(0.1)
+        assert set((tmp_path / "uploads").rglob("*.*")) == shown
+        file = {"path": str(upload), "meta": {"_type": "gradio.FileData"}}
+        answer = ask(server, "find_captions", [file, "given"])
+        assert "event: error" in answer
+        assert str(tmp_path) not in answer
+        client.close()
+
+
+# Starting it
+
+
+def test_a_taken_port_is_named(start_python: Callable[..., subprocess.Popen[str]], place: Path) -> None:
+    port = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        arguments = "--data", place / "mine", "--model", place / "model", "--port", port
+        process = start_python(app.__file__, *arguments, VSE_DEMO_CACHE=str(place / "cache"))
+        errors = process.communicate(timeout=120)[1]
+    assert process.returncode == 1
+    assert errors.splitlines()[-1] == f"app.py: port {port} cannot be used: choose another one with --port"
+    assert "Traceback" not in errors
+
+
+def test_ctrl_c_ends_it(place: Path) -> None:
+    with serve(place / "log 2", "--data", place / "mine", "--model", place / "model") as server:
+        urllib.request.urlopen(server.address, timeout=60).close()
+        time.sleep(1)  # until it waits for nothing but this
+        os.kill(server.pid, signal.SIGINT)
+        assert os.waitpid(server.pid, 0)[1] in (0, signal.SIGINT)
+    assert "Traceback" not in server.log.read_text()
