@@ -187,7 +187,7 @@ def truncate(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text('{"model_type": "bert"}'), "not of this project"),
         (edit_config(format=99), "has format 99; this version reads format 1"),
         (edit_config(colour="red"), "settings that this version does not know: colour"),
-        (edit_config(dim="16"), "dim must be a whole number above 0, not '16'"),
+        (edit_config(dim="16"), "dim must be a whole number from 1 to 16384, not '16'"),
         (edit_config(dim=8), "does not fit its config.json"),
         (edit_config(pooling="none"), "describes no model: unknown pooling 'none'"),
         (edit_config(backbone="resnet0"), "describes no model: timm has no model 'resnet0'"),

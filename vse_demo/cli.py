@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         chosen.run(chosen)
-    except (ValueError, FileNotFoundError, PermissionError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         if chosen.debug:
             raise
         print(f"vse-demo: {error}", file=sys.stderr)
@@ -197,33 +197,33 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
 
 
 def run_index(chosen: argparse.Namespace) -> None:
+    from filelock import FileLock
+
     from vse_demo.data import open_dataset
-    from vse_demo.files import write_json
+    from vse_demo.files import whole_folder
     from vse_demo.model import load_model
     from vse_demo.retrieval import Gallery
 
     model = load_model(chosen.model)
     dataset = open_dataset(chosen.data)
-    gallery = Gallery.load(chosen.gallery, model) if chosen.gallery.exists() else Gallery(model)
-    added = sum(gallery.add(dataset.split(name)) for name in ([chosen.split] if chosen.split else dataset.splits))
-    gallery.save(chosen.gallery)
-    write_json(chosen.gallery / "models.json", [str(folder.resolve()) for folder in chosen.model])
+    chosen.gallery.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(chosen.gallery.with_name(f".{chosen.gallery.name}.lock")):  # or two would overwrite each other
+        there = whole_folder(chosen.gallery).exists()
+        gallery = Gallery.load(chosen.gallery, model) if there else Gallery(model)
+        added = sum(gallery.add(dataset.split(name)) for name in ([chosen.split] if chosen.split else dataset.splits))
+        gallery.save(chosen.gallery, models=chosen.model)
     print(
         f"{chosen.gallery}: {added} pictures added, {len(gallery)} pictures and {len(gallery.captions)} captions in all"
     )
 
 
 def run_search(chosen: argparse.Namespace) -> None:
-    from vse_demo.files import read_json
     from vse_demo.model import load_model
-    from vse_demo.retrieval import Gallery
+    from vse_demo.retrieval import Gallery, read_models
 
     if (chosen.text is None) == (chosen.image is None):
         raise ValueError('give a sentence, as in vse-demo search "a dog on the beach", or --image FILE')
-    if not chosen.gallery.is_dir():
-        raise FileError(f"{chosen.gallery} is not a gallery: make one with vse-demo index")
-    models = chosen.model or [Path(folder) for folder in read_json(chosen.gallery / "models.json")]
-    gallery = Gallery.load(chosen.gallery, load_model(models))
+    gallery = Gallery.load(chosen.gallery, load_model(chosen.model or read_models(chosen.gallery)))
     if chosen.text is not None:
         hits = gallery.search_images(chosen.text, chosen.k)
     else:

@@ -1,15 +1,18 @@
 """Cells of a frozen backbone, computed once and kept: pictures -> rows of a memory-mapped file.
 
 A cache folder belongs to one backbone with its weights and input size; its name is their
-fingerprint. Mirror images have a folder of their own. Inside, `cells.f16` holds one fixed-size row per
-picture, and `index.txt` names the content (not the file name) of the picture in each row. Both only
-grow: rows first, then their names. A run that is killed loses at most its last batch, a changed
-picture simply is another picture, and nothing can be stale.
+fingerprint. Mirror images have a folder of their own. Inside, `rows.f16` holds one fixed-size row per
+picture, and `rows.txt` names the content (not the file name) of the picture in each row, with a
+checksum of the row. Both only grow: rows first, then their names. A run that is killed loses at most
+its last batch, a changed picture simply is another picture, and nothing can be stale. A row that is not
+what was written is computed again.
 """
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +26,8 @@ from tqdm.auto import tqdm
 from vse_demo.data import ImageFile, content_digest, read_image
 from vse_demo.vision import ImageEncoder
 
-NAME_BYTES = 33  # 32 hexadecimal digits and a line end
+NAME_BYTES = 42  # 32 hexadecimal digits, a blank, 8 of the checksum, and a line end
+NAME = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{8})\n")
 
 
 def default_cache() -> Path:
@@ -55,29 +59,40 @@ class RowFile:
     def __init__(self, folder: Path, shape: tuple[int, int]):
         self.shape = shape
         self.row_bytes = 2 * shape[0] * shape[1]
-        self.cells_file, self.index_file = folder / "cells.f16", folder / "index.txt"
+        self.cells_file, self.index_file = folder / "rows.f16", folder / "rows.txt"
         folder.mkdir(parents=True, exist_ok=True)
         for file in (self.cells_file, self.index_file):
             file.touch()
 
-    def names(self) -> dict[str, int]:
-        """The row of each picture content; a row counts only when its cells and its name are whole."""
-        whole = min(self.cells_file.stat().st_size // self.row_bytes, self.index_file.stat().st_size // NAME_BYTES)
+    def __len__(self) -> int:
+        """Rows whose cells and name are whole."""
+        return min(self.cells_file.stat().st_size // self.row_bytes, self.index_file.stat().st_size // NAME_BYTES)
+
+    def names(self) -> dict[str, tuple[int, int]]:
+        """The row and the checksum of each picture content; a broken name is that of no picture."""
         with self.index_file.open("rb") as file:
-            lines = file.read(whole * NAME_BYTES).decode("ascii").split()
-        return {name: row for row, name in enumerate(lines)}
+            lines = [file.read(NAME_BYTES) for _ in range(len(self))]
+        found = [(row, name) for row, line in enumerate(lines) if (name := NAME.fullmatch(line))]
+        return {name[1].decode(): (row, int(name[2], 16)) for row, name in found}
+
+    def sound(self, wanted: Iterable[str]) -> dict[str, int]:
+        """The rows of these pictures, as far as they are here and what was written."""
+        names, rows = self.names(), self.map()
+        here = [(name, *names[name]) for name in set(wanted) if name in names]
+        with ThreadPoolExecutor(4) as pool:
+            sums = pool.map(lambda item: zlib.crc32(rows[item[1]]), here)
+        return {name: row for (name, row, checksum), now in zip(here, sums, strict=True) if now == checksum}
 
     def drop_partial_rows(self) -> None:
         """Cut off what a killed process left half-written; only the holder of the lock may do it."""
-        whole = len(self.names())
+        whole = len(self)
         os.truncate(self.cells_file, whole * self.row_bytes)
         os.truncate(self.index_file, whole * NAME_BYTES)
 
     def append(self, names: Sequence[str], cells: Tensor) -> None:
-        for file, content in (
-            (self.cells_file, cells.half().contiguous().numpy().tobytes()),
-            (self.index_file, "".join(f"{name}\n" for name in names).encode("ascii")),
-        ):
+        rows = cells.half().contiguous().numpy()
+        lines = [f"{name} {zlib.crc32(row):08x}\n" for name, row in zip(names, rows, strict=True)]
+        for file, content in ((self.cells_file, rows.tobytes()), (self.index_file, "".join(lines).encode("ascii"))):
             with file.open("ab") as stream:
                 stream.write(content)
                 stream.flush()
@@ -112,14 +127,14 @@ def cached_cells(
     rows = RowFile(folder, (shape[0], shape[1]))
     with FileLock(folder / "lock"):
         rows.drop_partial_rows()
-        known = rows.names()
+        known = rows.sound(names)
         wanted = {name: image for name, image in zip(names, images, strict=True) if name not in known}
         with tqdm(total=len(wanted), unit=" pictures", desc="extracting cells", disable=not wanted) as bar:
             for some, pictures in _decoded(list(wanted.items()), batch_size):
                 views = [ImageOps.mirror(picture) for picture in pictures] if mirrored else pictures
                 rows.append(some, encoder.cells(views).cpu())
                 bar.update(len(some))
-        known = rows.names()
+        known |= {name: row for name, (row, _) in rows.names().items() if name in wanted}
     return CachedCells(rows.map(), np.array([known[name] for name in names], dtype=np.int64))
 
 

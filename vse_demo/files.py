@@ -1,13 +1,19 @@
 """Files that are written whole or not at all, and read with errors that say what is wrong."""
 
 import contextlib
+import glob
+import hashlib
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+SEAL = "SHA256SUMS"  # of the files of a saved folder, as `sha256sum --check` reads it
+STALE = 600  # seconds after which a temporary file is one that a killed process has left
 
 
 class FileError(ValueError):
@@ -18,7 +24,7 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     """Write a file so that readers, and a crash, see the old content or the new, never a part."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary = _temporary(path)
     try:
         with temporary.open("xb") as file:
             file.write(data)
@@ -39,7 +45,7 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     """
     folder = folder.resolve()  # a link stays a link
     folder.parent.mkdir(parents=True, exist_ok=True)
-    old, fresh = _old(folder), folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    old, fresh = _old(folder), _temporary(folder)
     fresh.mkdir()
     try:
         yield fresh
@@ -62,13 +68,34 @@ def whole_folder(folder: Path) -> Path:
     return _old(folder) if _old(folder).is_dir() and not folder.exists() else folder
 
 
+def seal(folder: Path) -> None:
+    """Write down what the files of a folder are like; a text for people may change."""
+    files = sorted(path for path in folder.iterdir() if path.suffix != ".md")
+    write_atomic(folder / SEAL, "".join(f"{_digest(path)}  {path.name}\n" for path in files))
+
+
+def check_seal(folder: Path) -> None:
+    """Refuse a folder with a file that is not as it was saved; one that was never sealed passes."""
+    if not (folder / SEAL).exists():
+        return
+    try:
+        lines = (folder / SEAL).read_text(encoding="utf-8").splitlines()
+        changed = [name for digest, name in (line.split("  ", 1) for line in lines) if _digest(folder / name) != digest]
+    except (OSError, ValueError) as error:
+        raise FileError(f"{folder / SEAL} cannot be checked: {error}") from error
+    if changed:
+        raise FileError(
+            f"{folder / changed[0]} is not as it was saved: get or make it again (or, if you changed it, delete {SEAL})"
+        )
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileError(f"{path} is missing") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, no JSON, a number without end
         raise FileError(f"{path} cannot be read as JSON: {error}") from error
 
 
@@ -78,3 +105,17 @@ def write_json(path: Path, content: Any) -> None:
 
 def _old(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.old")
+
+
+def _temporary(path: Path) -> Path:
+    """A new name beside `path`, and none of those that killed processes have left there."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 32}"):
+        with contextlib.suppress(OSError):  # somebody else may be clearing up, too
+            if time.time() - left.stat().st_mtime > STALE:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,7 @@
 """Small parts that encoders and pooling share. All know about masks: padding never leaks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,13 @@ def check_choice(value: str, choices: Sequence[str], what: str) -> str:
     if value not in choices:
         raise ValueError(f"unknown {what} {value!r}; choose one of {', '.join(choices)}")
     return value
+
+
+def add_tensors(digest: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Let the names and contents of tensors take part in a fingerprint, a `hashlib` object."""
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 class RowNorm(nn.BatchNorm1d):

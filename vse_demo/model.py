@@ -22,12 +22,22 @@ from tqdm.auto import tqdm
 
 from vse_demo.aggregators import build_pooling
 from vse_demo.data import ImageFile, read_image, to_rgb
-from vse_demo.files import FileError, read_json, replace_folder, whole_folder, write_atomic, write_json
-from vse_demo.layers import check_choice
+from vse_demo.files import (
+    FileError,
+    check_seal,
+    read_json,
+    replace_folder,
+    seal,
+    whole_folder,
+    write_atomic,
+    write_json,
+)
+from vse_demo.layers import add_tensors, check_choice
 from vse_demo.text import TEXTS, BiGRU, SubwordTokenizer, Tokenizer, TransformerText, WordTokenizer, pad_tokens
 from vse_demo.vision import ImageEncoder
 
 FORMAT = 1  # of the saved folder; raised when an older program could not read it
+MAX_SIZE = 16384  # of any part of a stored model: more would fill the memory before it is found not to fit
 ImageLike = Image.Image | ImageFile | str | np.ndarray  # an array is the regions (N, C) of one picture
 Images = Sequence[ImageLike] | np.ndarray
 
@@ -124,11 +134,9 @@ class VSE(nn.Module):
         return self.config.dim
 
     def fingerprint(self) -> str:
-        """Names this very model: changes with any weight, setting or vocabulary entry."""
+        """Names this very model: changes with any weight or setting."""
         digest = hashlib.blake2b(json.dumps(asdict(self.config), sort_keys=True).encode(), digest_size=16)
-        for name, tensor in sorted(self.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        add_tensors(digest, self.state_dict())
         return digest.hexdigest()
 
     def save_pretrained(
@@ -144,6 +152,7 @@ class VSE(nn.Module):
             self.tokenizer.save(fresh)
             write_atomic(fresh / "model.safetensors", save(self.stored_state(half), {"format": "pt"}))
             write_atomic(fresh / "README.md", model_card(self, metrics, card))
+            seal(fresh)
 
     def stored_state(self, half: bool = False) -> dict[str, Tensor]:
         """The tensors of a saved model, in the precision that they are stored in."""
@@ -163,9 +172,10 @@ class VSE(nn.Module):
         tokenizer = load_tokenizer(config, folder)
         try:
             model = cls(config, tokenizer)
-        except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        except Exception as error:  # timm and transformers fail in many ways on odd settings: all mean the same here
             raise FileError(f"{folder / 'config.json'} describes no model: {error}") from error
         load_weights(model, folder / "model.safetensors")
+        check_seal(folder)
         return model.eval()
 
 
@@ -252,8 +262,8 @@ def read_config(folder: Path) -> ModelConfig:
         raise FileError(f"{path} has settings that this version does not know: {', '.join(unknown)}")
     for name in ("dim", "image_size", "region_dim", "word_dim"):
         value = settings.get(name, 1)
-        if not isinstance(value, int) or value < 1:
-            raise FileError(f"{path}: {name} must be a whole number above 0, not {value!r}")
+        if not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
+            raise FileError(f"{path}: {name} must be a whole number from 1 to {MAX_SIZE}, not {value!r}")
     return ModelConfig(**settings)
 
 

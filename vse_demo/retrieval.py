@@ -16,7 +16,16 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from vse_demo.data import CaptionedImages, ImageFile, content_digest, read_image
-from vse_demo.files import FileError, read_json, replace_folder, whole_folder, write_atomic, write_json
+from vse_demo.files import (
+    FileError,
+    check_seal,
+    read_json,
+    replace_folder,
+    seal,
+    whole_folder,
+    write_atomic,
+    write_json,
+)
 from vse_demo.model import VSE, Ensemble, ImageLike, unit
 
 FORMAT = 1
@@ -122,10 +131,11 @@ class Gallery:
         """The captions nearest to a picture, best first."""
         return _hits(self.model.encode_images([image]), self.caption_vectors, self.captions, k)
 
-    def save(self, folder: str | Path, half: bool = False) -> None:
+    def save(self, folder: str | Path, half: bool = False, models: Sequence[Path] = ()) -> None:
         """Write vectors and names, in place of what was in `folder`; the model is not included.
 
-        With `half` the vectors take half the space, and scores change in the fourth digit.
+        With `half` the vectors take half the space, and scores change in the fourth digit. `models` are
+        the folders of the model, for `read_models` to find again.
         """
         vectors = {"image_vectors": self.image_vectors, "caption_vectors": self.caption_vectors}
         tensors = {name: tensor.half() if half else tensor for name, tensor in vectors.items()}
@@ -134,6 +144,9 @@ class Gallery:
             write_atomic(fresh / "gallery.safetensors", save(tensors))
             names = {"names": self.names, "digests": self.digests, "captions": self.captions}
             write_json(fresh / "gallery.json", {"format": FORMAT, "model": self.model.fingerprint(), **names})
+            if models:
+                write_json(fresh / "models.json", [str(model.resolve()) for model in models])
+            seal(fresh)
 
     @classmethod
     def load(cls, folder: str | Path, model: VSE | Ensemble) -> "Gallery":
@@ -149,10 +162,22 @@ class Gallery:
         except (OSError, SafetensorError) as error:
             raise FileError(f"{folder / 'gallery.safetensors'} cannot be read: {error}") from error
         _check_parts(folder, about, tensors, model.dim)
+        check_seal(folder)
         return cls(
             model, about["names"], about["digests"], about["captions"],
             tensors["owner"].numpy(), _whole(tensors["image_vectors"]), _whole(tensors["caption_vectors"]),
         )  # fmt: skip
+
+
+def read_models(folder: Path) -> list[Path]:
+    """The folders of the model that encoded a gallery, as far as `save` was told."""
+    if not whole_folder(folder).is_dir():
+        raise FileError(f"{folder} is not a gallery: make one with vse-demo index")
+    path = whole_folder(folder) / "models.json"
+    models = read_json(path)
+    if not isinstance(models, list) or not models or not all(isinstance(model, str) for model in models):
+        raise FileError(f"{path} must be a list of folders; name the model's with --model")
+    return [Path(model) for model in models]
 
 
 def _encode_readable(
@@ -208,6 +233,9 @@ def _check_parts(folder: Path, about: dict[str, list[str]], tensors: dict[str, T
     for key, shape in expected.items():
         if key not in tensors or tuple(tensors[key].shape) != shape:
             raise FileError(f"{folder}: {key!r} in gallery.safetensors does not fit gallery.json, which needs {shape}")
+        floats = tensors[key].dtype in (torch.float16, torch.float32) and bool(tensors[key].isfinite().all())
+        if key != "owner" and not floats:
+            raise FileError(f"{folder}: {key!r} in gallery.safetensors are not all numbers")
     owner = tensors["owner"]
     if len(about["digests"]) != pictures or owner.dtype != torch.int64 or ((owner < 0) | (owner >= pictures)).any():
         raise FileError(f"{folder}: a caption or a digest belongs to no picture")

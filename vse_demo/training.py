@@ -8,8 +8,10 @@ All randomness of a step comes from the seed and the number of the step. So a ru
 resumed draws the same batches and the same dropout, and ends with the same weights.
 """
 
+import hashlib
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,7 +30,7 @@ from vse_demo.data import CaptionedImages, Dataset, open_dataset, read_captions,
 from vse_demo.evaluation import Metrics, evaluate
 from vse_demo.features import CachedCells
 from vse_demo.files import FileError, read_json, write_atomic, write_json
-from vse_demo.layers import check_choice
+from vse_demo.layers import add_tensors, check_choice
 from vse_demo.model import VSE, ModelConfig, load_tokenizer
 from vse_demo.objectives import build_objective
 from vse_demo.text import (
@@ -346,9 +348,12 @@ class Run:
         content = read_json(self.config_file)
         try:
             config = TrainConfig(**{**content, "model": ModelConfig(**content["model"])})
-        except (TypeError, KeyError, ValueError) as error:
+            model = VSE(config.model, load_tokenizer(config.model, self.folder))
+            trainer = Trainer(model.to(device), config)
+        except FileError:
+            raise
+        except (TypeError, KeyError, ValueError, AttributeError, RuntimeError) as error:
             raise FileError(f"{self.config_file} is not the config of a run: {error}") from error
-        trainer = Trainer(VSE(config.model, load_tokenizer(config.model, self.folder)).to(device), config)
         self.load_checkpoint(trainer)
         return trainer
 
@@ -364,7 +369,16 @@ class Run:
         if trainer.average is not None:
             tensors |= {f"average.{name}": tensor.contiguous() for name, tensor in trainer.average.state_dict().items()}
         metadata = {"step": str(trainer.step), "best": json.dumps(trainer.best)}
+        metadata["digest"] = self.digest(trainer, tensors, metadata)
         write_atomic(self.checkpoint_file, save(tensors, metadata))
+
+    def digest(self, trainer: Trainer, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+        """A fingerprint of all that a run goes on from: settings, tokenizer, weights, place."""
+        settings = json.dumps([asdict(trainer.config), metadata["step"], metadata["best"]], sort_keys=True)
+        digest = hashlib.blake2b(settings.encode(), digest_size=16)
+        digest.update((self.folder / trainer.model.tokenizer.FILE).read_bytes())
+        add_tensors(digest, tensors)
+        return digest.hexdigest()
 
     def load_checkpoint(self, trainer: Trainer) -> None:
         """Go back to the last checkpoint."""
@@ -372,6 +386,8 @@ class Run:
             with safe_open(self.checkpoint_file, "pt") as file:
                 metadata = file.metadata()
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if metadata["digest"] != self.digest(trainer, tensors, metadata):
+                raise ValueError("it, config.json or the tokenizer is not as it was saved")
             trainer.model.load_state_dict(_part(tensors, "model."))
             if trainer.average is not None:
                 trainer.average.load_state_dict(_part(tensors, "average."))
@@ -392,8 +408,12 @@ class Log:
     """Rows of a metrics file, each written as it comes; rows after `step` are of a run that was killed."""
 
     def __init__(self, path: Path, step: int, tensorboard: Path | None):
-        kept = [line for line in path.read_text().splitlines() if _row_step(line) <= step] if path.exists() else []
-        write_atomic(path, "".join(line + "\n" for line in kept))
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        steps = [_row_step(line) for line in lines]
+        broken = sum(math.isnan(of_row) for of_row in steps[:-1])  # the last one may well be cut off
+        if broken:
+            warnings.warn(f"{path}: {broken} broken rows are left out", stacklevel=2)
+        write_atomic(path, "".join(f"{line}\n" for line, of_row in zip(lines, steps, strict=True) if of_row <= step))
         self.path = path
         self.board: Any = None
         if tensorboard:
@@ -411,10 +431,11 @@ class Log:
 
 
 def _row_step(line: str) -> float:
+    """NaN for what is no row."""
     try:
-        return json.loads(line)["step"]
-    except ValueError:
-        return float("inf")  # cut off in the middle of a row
+        return float(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return math.nan
 
 
 def flatten(metrics: Metrics) -> dict[str, float]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vse_demo.files import FileError
-from vse_demo.layers import Projection, check_choice, round_to_half
+from vse_demo.layers import Projection, add_tensors, check_choice, round_to_half
 
 VISIONS = ("grid", "patch", "region")
 
@@ -111,9 +111,7 @@ class Backbone(nn.Module):
     def fingerprint(self) -> str:
         """Changes with the network, any of its weights, and the input size."""
         digest = hashlib.blake2b(f"{self.name} {self.image_size}".encode(), digest_size=8)
-        for name, tensor in sorted(self.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        add_tensors(digest, self.state_dict())
         return digest.hexdigest()
 
     def load_weights(self, source: str) -> None:
