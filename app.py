@@ -7,7 +7,7 @@ Layout and events only; all computing is in `vse_demo`.
 
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,109 +17,137 @@ from starlette.middleware import Middleware
 
 from vse_demo import atlas, figures
 from vse_demo.data import read_image
-from vse_demo.explanation import Explanation
 from vse_demo.files import FileError
 from vse_demo.guard import MAX_UPLOAD, Guard, as_text, bounded, run_no_errands
-from vse_demo.objectives import negative_count
 from vse_demo.service import Found, Service, check_sentence, open_service
 from vse_demo.shipped import RUNS
 
 TITLE = "Pictures and sentences in one space"
 INTRODUCTION = f"""# {TITLE}
-Type a sentence and get the nearest pictures, or give a picture and get the nearest sentences. Choose a result to see
-which words and which parts of the picture made the match."""
-EXAMPLES = [
-    "a dog runs on the beach",
-    "people walking in the snow",
-    "a child playing with water",
-    "a man riding a bicycle on a street",
-    "food on a plate",
+Type a sentence and get the nearest pictures, or give a picture and get the nearest sentences.
+Choose a result to see why it matches."""
+EXAMPLES = [  # the last one is a caption of the gallery, so its results are ticked and crossed
+    "a mountain lake",
+    "a boat on the beach",
+    "a man playing a guitar",
+    "a crowd at a concert",
+    "A black and tan dog takes a blue ball from a woman's hand.",
 ]
-MARKS = {True: "✅ ", False: "❌ ", None: ""}
-NO_REASONS = (None, None, None, "")
-THUMBNAIL = (480, 480)
+NAMES = {"grid-minilm": "MiniLM (a small BERT)", "grid-bigru": "BiGRU", "ensemble": "both (ensemble)"}
+HINT = '<p class="head"><small>The nearest captions appear here.</small></p>'
+PICTURE_LABEL = "your picture"
+PROGRESS = gr.Progress()
+NEGATIVES = """### How many negatives?
+AdOpt sets K, the number of negatives to learn from, by how aligned and how uniform the space is. The paper's equation
+and the authors' code do not agree: move the sliders."""
 BATCH = 128  # for the sliders of K
 MAX_WAITING = 100  # requests in the queue; more are told to come back later
 MAX_SESSIONS = 1000  # whose state is kept
 KEPT = 60, 900  # every so many seconds, uploads and answers of so many seconds ago are deleted
-THEME = gr.themes.Soft(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])  # nothing is fetched
+THEME = gr.themes.Soft(
+    primary_hue="blue", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+)  # nothing is fetched
 CSS = """
-.gradio-container { max-width: 1100px !important; margin: auto !important; }
-#found-pictures, #found-captions { min-height: 230px; }
+.gradio-container { max-width: 1160px !important; margin: auto !important; }
+.main.app { padding: 12px clamp(12px, 3vw, 32px) !important; } .html-container { padding: 0 !important; }
+#head { align-items: end; } footer .divider { display: none; }
+#found-pictures { min-height: 240px; } #found-captions { min-height: 270px; } #space { min-height: 720px; }
+.why { min-height: 440px; }
+@media (max-width: 760px) {
+  .prose h1 { font-size: 21px; } .tab-container button { padding: 0 4px; font-size: 13px; }
+  .tabs { max-width: calc(100vw - 24px); }
+  #head > * { min-width: 100% !important; }
+  #found-pictures { min-height: 600px; } #space { min-height: 300px; } .why { min-height: 1100px; }
+}
 """
+
+
+Piece = functools.partial(gr.HTML, apply_default_css=False)  # of the page, made by `figures` or `atlas`
 
 
 class Page:
     """The functions behind the page: from its fields to what they show."""
 
     def __init__(self, service: Service):
-        self.service = service
+        self.service, self.samples = service, service.samples()
+        self.map = functools.lru_cache(self._map)
 
-    def picture(self, name: str) -> Image.Image:
-        picture = read_image(self.service.file(name))
-        picture.thumbnail(THUMBNAIL)
-        return picture
+    def photo(self, name: str) -> Image.Image:
+        return read_image(self.service.file(name))
 
-    def find_images(self, sentence: str, model: str) -> tuple[Any, ...]:
-        """-> pictures with scores, their names, the sentence, its mark on the map, and the reasons for the first."""
+    def wait(self, model: str, progress: gr.Progress) -> None:
+        """Until the collection is there; everyone who waits sees how far it is."""
+        for done, total in self.service.progress(model):
+            progress((done, total) if total else None, desc="Getting to know the pictures", unit="pictures")
+
+    def find_images(self, sentence: str, model: str, mapped: str, progress: gr.Progress = PROGRESS) -> tuple[Any, ...]:
+        """-> pictures, reasons for the first, names of all; the sentence's mark, the sentence, what was given last."""
         sentence = check_sentence(sentence)
+        self.wait(model, progress)
         found = self.service.find_images(sentence, model)
-        pictures = [(self.picture(each.item), f"{MARKS[each.right]}{each.score:.2f}") for each in found]
-        mark = self.mark(sentence, sentence, model)
-        reasons = self.reasons(read_image(self.service.file(found[0].item)), sentence, model)
-        return gr.Gallery(pictures, selected_index=0), [each.item for each in found], sentence, mark, *reasons
+        cards = figures.picture_cards(f"Nearest to “{sentence}”", found, self.photo, self.service.describe)
+        reasons = self.reasons(self.photo(found[0].item), sentence, model)
+        mark = self.mark(sentence, sentence, model) if mapped == model else gr.skip()
+        return cards, reasons, [each.item for each in found], mark, sentence, "sentence"
 
-    def choose_image(self, names: list[str], sentence: str, model: str, event: gr.SelectData) -> tuple[Any, ...]:
-        return self.reasons(read_image(self.service.file(names[event.index])), sentence, model)
+    def choose_image(self, names: list[str], sentence: str, model: str, event: gr.SelectData) -> str:
+        return self.reasons(self.photo(names[event.index]), sentence, model)
 
-    def find_captions(self, picture: Image.Image | None, model: str) -> tuple[Any, ...]:
-        """-> captions with scores to choose from, the same without, the mark, and the reasons for the first."""
-        if picture is None:
-            return gr.Radio(choices=[], value=None), {}, gr.skip(), *NO_REASONS
-        found = self.service.find_captions(picture, model)
-        if not found:
-            raise gr.Error("This collection has no captions: give a folder with captions, or search for pictures")
-        lines = {f"{MARKS[each.right]}{each.score:.2f} · {each.item}": each.item for each in found}
-        mark = self.mark(picture, "your picture", model)
-        first = next(iter(lines))
-        return gr.Radio(list(lines), value=first), lines, mark, *self.reasons(picture, found[0].item, model)
-
-    def choose_caption(
-        self, picture: Image.Image | None, lines: dict[str, str], line: str | None, model: str
+    def find_captions(
+        self, picture: Image.Image | None, model: str, mapped: str, progress: gr.Progress = PROGRESS
     ) -> tuple[Any, ...]:
-        return NO_REASONS if picture is None or line not in lines else self.reasons(picture, lines[line], model)
+        """-> captions, reasons for the first, all captions as a list; the picture's mark, what was given last."""
+        if picture is None:
+            return HINT, "", [], gr.skip(), gr.skip()
+        self.wait(model, progress)
+        found = self.service.find_captions(picture, model)
+        cards = figures.caption_cards("Nearest captions", found)
+        mark = self.mark(picture, PICTURE_LABEL, model) if mapped == model else gr.skip()
+        return cards, self.reasons(picture, found[0].item, model), [each.item for each in found], mark, "picture"
 
-    def reasons(self, picture: Image.Image, sentence: str, model: str) -> tuple[Any, ...]:
-        """-> heat map, word bars, rank weights, and a line of text."""
+    def choose_caption(self, picture: Image.Image | None, captions: list[str], model: str, event: gr.SelectData) -> str:
+        return "" if picture is None else self.reasons(picture, captions[event.index], model)
+
+    def change_model(
+        self, sentence: str, picture: Image.Image | None, model: str, progress: gr.Progress = PROGRESS
+    ) -> tuple[Any, ...]:
+        """-> both results again, by another model."""
+        pictures = self.find_images(sentence, model, "", progress)
+        return *pictures[:3], *self.find_captions(picture, model, "", progress)[:3]
+
+    def reasons(self, picture: Image.Image, sentence: str, model: str) -> str:
         why = self.service.explain(picture, sentence, model)
-        return figures.heat_map(picture, why), figures.word_bars(why), figures.rank_weights(why), summary(why)
+        return figures.reasons(picture, why, self.service.usual_score(model))
 
     def pick(self, event: gr.SelectData) -> Image.Image:
         """A picture of the collection, chosen by its thumbnail."""
-        return read_image(self.service.file(self.service.samples()[event.index]))
+        return self.photo(self.samples[event.index])
 
-    def mark(self, query: str | Image.Image, label: str, model: str) -> Any:
-        """A query's mark on the map, if the map is there."""
-        if not self.service.drawn(model):
-            return gr.skip()
+    def draw_map(
+        self, latest: str, sentence: str, picture: Image.Image | None, model: str, mapped: str,
+        progress: gr.Progress = PROGRESS,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """-> the map with the latest query, if it is not on the page already, and whose map it is."""
+        if mapped == model:
+            return gr.skip(), model
+        self.wait(model, progress)
+        progress(None, desc="Drawing the map")
+        template, value = self.map(model), atlas.NOWHERE
+        if latest == "sentence":
+            value = self.mark(sentence, sentence, model)
+        elif picture is not None:
+            value = self.mark(picture, PICTURE_LABEL, model)
+        return gr.HTML(html_template=template, value=value), model
+
+    def redraw_map(self, *fields: Any) -> tuple[Any, Any]:
+        """The same for another model, if there is a map on the page at all."""
+        return self.draw_map(*fields) if fields[-1] else (gr.skip(), "")
+
+    def mark(self, query: str | Image.Image, label: str, model: str) -> dict[str, Any]:
         return atlas.mark(self.service.place(query, model), self.service.map(model), label)
 
-    def map(self, model: str) -> dict[str, Any]:
-        return atlas.draw_atlas(self.service.gallery(model), self.service.map(model), self.picture)
-
-    def redraw(self, model: str) -> Any:
-        return gr.HTML(**self.map(model)) if self.service.quick or self.service.drawn(model) else gr.skip()
-
-    def draw_once(self, model: str) -> Any:
-        """The map, when its tab is opened for the first time."""
-        return gr.skip() if self.service.drawn(model) else gr.HTML(**self.map(model))
-
-
-def summary(why: Explanation) -> str:
-    return (
-        f"**Score {why.score:.2f}**: the coloured parts of the picture add up to it, and so do the bars of the words. "
-        f"Pooling of cells: {figures.balance_text(why.image)}; of words: {figures.balance_text(why.text)}."
-    )
+    def _map(self, model: str) -> str:
+        return atlas.draw_atlas(self.service.gallery(model), self.service.map(model), self.photo)
 
 
 def in_plain_words(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,111 +163,99 @@ def in_plain_words(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def make_page(service: Service) -> gr.Blocks:
+def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks:
     page = Page(service)
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=KEPT) as blocks:
-        gr.Markdown(INTRODUCTION)
-        names_of_models = list(service.sources)
-        model = gr.Dropdown(names_of_models, value=service.default, label="Model", visible=len(names_of_models) > 1)
-        space = gr.HTML(render=False, **page.map(service.default)) if service.quick else gr.HTML(render=False)
+        names, captions = gr.State([]), gr.State([])  # of the results on the page
+        query, latest, mapped = gr.State(""), gr.State(""), gr.State("")  # see Page.find_images and Page.draw_map
+        first = gr.State(examples[0])
+        with gr.Row(elem_id="head"):
+            gr.Markdown(INTRODUCTION)
+            with gr.Column(scale=0, min_width=240):
+                models = [(NAMES.get(name, name), name) for name in service.sources]
+                model = gr.Dropdown(models, value=service.default, label="Model", visible=len(models) > 1)
         with gr.Tab("Find pictures"):
-            sentence = gr.Textbox(
-                label="A sentence", placeholder=EXAMPLES[0], submit_btn="Search", max_length=2000, autofocus=True
-            )
-            examples = gr.Examples(EXAMPLES, sentence, label="Try one of these")
-            gr.Markdown("**Nearest pictures**: choose one to see why")
-            found = gr.Gallery(
-                show_label=False, buttons=[], columns=5, height=230, object_fit="contain",
-                allow_preview=False, elem_id="found-pictures", interactive=False,
-            )  # fmt: skip
-            names, query = gr.State([]), gr.State("")
-            image_reasons = add_reasons()
-        with gr.Tab("Find captions"):
+            sentence, search = add_search("A sentence", f"Describe a picture: {examples[0]}", "Search")
+            chips = gr.Examples([[each] for each in examples], sentence, label="Try one of these")
+            found = Piece(js_on_load=figures.CHOOSE, elem_id="found-pictures")
+            image_reasons = Piece(elem_classes="why")
+        with gr.Tab("Find captions", visible=bool(service.captions)):
             with gr.Row():
                 picture = bounded(gr.Image(
-                    label="A picture", type="pil", height=280, sources=["upload", "clipboard", "webcam"],
-                    alt_text="the picture to find captions for",
+                    label="A picture", type="pil", height=350, min_width=300,
+                    sources=["upload", "webcam", "clipboard"], buttons=[], alt_text="the picture to find captions for",
                 ))  # fmt: skip
-                samples = gr.Gallery(
-                    value=[page.picture(name) for name in service.samples()], show_label=False, buttons=[], columns=4,
-                    height=280, allow_preview=False, interactive=False, object_fit="cover",
-                )  # fmt: skip
-            captions = gr.Radio(label="Nearest captions: choose one to see why", choices=[], elem_id="found-captions")
-            lines = gr.State({})
-            caption_reasons = add_reasons()
+                with gr.Column(min_width=300):
+                    gr.Markdown("or choose one of these")
+                    cards = figures.sample_cards(page.samples, page.photo, service.describe)
+                    samples = Piece(cards, js_on_load=figures.CHOOSE, elem_id="samples")
+            found_captions = Piece(HINT, js_on_load=figures.CHOOSE, elem_id="found-captions")
+            caption_reasons = Piece(elem_classes="why")
         with gr.Tab("The space") as space_tab:
-            gr.Markdown(
-                "All pictures (blue) and captions (orange); near ones mean alike things. Point at one to see it."
-            )
-            space.render()
-        if service.quick:
+            place, show = add_search("On the map", "Where does a sentence lie?", "Show")
+            space = Piece(value=atlas.NOWHERE, html_template="", js_on_load=atlas.SCRIPT, elem_id="space")
+        if set(RUNS) <= set(service.sources):
             with gr.Tab("How it learned"):
                 add_training()
 
         add_endpoints(service, sentence, picture, model)  # first, so that their names are theirs
-        search = {
-            "fn": in_plain_words(page.find_images), "inputs": [sentence, model],
-            "outputs": [found, names, query, space, *image_reasons], "api_visibility": "private",
-        }  # fmt: skip
-        sentence.submit(**search)
-        examples.load_input_event.then(**search)
-        found.select(in_plain_words(page.choose_image), [names, query, model], image_reasons, api_visibility="private")
+        find_images, find_captions = in_plain_words(page.find_images), in_plain_words(page.find_captions)
+        of_images, of_captions = [found, image_reasons, names], [found_captions, caption_reasons, captions]
+        for triggers, field, shown in (
+            ([sentence.submit, search.click], sentence, found),
+            ([chips.load_input_event.then], sentence, found),
+            ([blocks.load], first, found),
+            ([place.submit, show.click], place, space),
+        ):
+            for trigger in triggers:
+                trigger(
+                    find_images, [field, model, mapped], [*of_images, space, query, latest],
+                    show_progress_on=shown, api_visibility="private",
+                )  # fmt: skip
         samples.select(page.pick, None, picture, api_visibility="private")
-        gr.on(
-            [picture.change, model.change], in_plain_words(page.find_captions), [picture, model],
-            [captions, lines, space, *caption_reasons], api_visibility="private",
+        picture.change(
+            find_captions, [picture, model, mapped], [*of_captions, space, latest],
+            show_progress_on=found_captions, api_visibility="private",
         )  # fmt: skip
-        captions.input(
-            in_plain_words(page.choose_caption), [picture, lines, captions, model], caption_reasons,
-            api_visibility="private",
-        )  # fmt: skip
-        model.change(page.redraw, model, space, api_visibility="private")
-        space_tab.select(page.draw_once, model, space, api_visibility="private")
+        found.select(in_plain_words(page.choose_image), [names, query, model], image_reasons, api_visibility="private")
+        found_captions.select(
+            in_plain_words(page.choose_caption), [picture, captions, model], caption_reasons, api_visibility="private"
+        )
+        on_map = {"inputs": [latest, query, picture, model, mapped], "outputs": [space, mapped]}
+        space_tab.select(in_plain_words(page.draw_map), **on_map, show_progress_on=space, api_visibility="private")
+        model.change(
+            in_plain_words(page.change_model), [query, picture, model], [*of_images, *of_captions],
+            show_progress_on=[found, found_captions], api_visibility="private",
+        ).then(in_plain_words(page.redraw_map), **on_map, show_progress_on=space, api_visibility="private")  # fmt: skip
     return blocks
 
 
-def add_reasons() -> list[Any]:
-    """Places for a heat map, word bars, rank weights and a line of text."""
-    text = gr.Markdown()
-    with gr.Row():
-        heat, words, ranks = (add_figure(name) for name in ("parts of the picture", "words", "weights by rank"))
-    return [heat, words, ranks, text]
-
-
-def add_figure(alt_text: str, value: Image.Image | None = None, height: int = 300) -> gr.Image:
-    return gr.Image(
-        value, interactive=False, show_label=False, buttons=["fullscreen"], height=height, alt_text=alt_text
-    )
+def add_search(label: str, placeholder: str, verb: str) -> tuple[gr.Textbox, gr.Button]:
+    """A field for a sentence and its button."""
+    with gr.Row(elem_classes="search"):
+        field = gr.Textbox(
+            label=label, show_label=False, placeholder=placeholder, container=False, max_length=2000, scale=6
+        )
+        button = gr.Button(verb, variant="primary", scale=1, min_width=90)
+    return field, button
 
 
 def add_training() -> None:
     """Curves of the real runs, and K by both formulas."""
-    run = gr.Radio(list(RUNS), value=next(iter(RUNS)), label="Training of")
-    first = figures.curves(RUNS[run.value])
-    panels = []
-    for row in (first[:2], first[2:]):
-        with gr.Row():
-            panels += [add_figure(title, picture) for title, picture in row]
-    run.change(
-        lambda name: [picture for _, picture in figures.curves(RUNS[name])], run, panels, api_visibility="private"
-    )
-    gr.Markdown("### How many negatives?\nAdOpt sets K by how aligned and how uniform the space is. The paper's "
-                "equation and the authors' code do not agree: move the sliders.")  # fmt: skip
+    first = next(iter(RUNS))
+    run = gr.Radio([(NAMES[name], name) for name in RUNS], value=first, label="Training of")
+    curves = Piece(figures.curves(RUNS[first]))
+    run.change(lambda name: figures.curves(RUNS[name]), run, curves, api_visibility="private")
+    gr.Markdown(NEGATIVES)
     with gr.Row():
-        alignment = gr.Slider(0, 1, 0.4, step=0.01, label="Alignment")
-        uniformity = gr.Slider(0, 1.2, 1.0, step=0.01, label="Uniformity")
-    answer = gr.Markdown(k_text(0.4, 1.0))
-    planes = add_figure("K over the plane", figures.k_planes(0.4, 1.0, BATCH), height=380)
+        alignment = gr.Slider(0, 1, 0.4, step=0.01, label="Alignment: how near pairs are")
+        uniformity = gr.Slider(0, 1.2, 1.0, step=0.01, label="Uniformity: how near all others are")
+    planes = Piece(figures.k_mark(0.4, 1.0, BATCH), html_template=figures.k_planes(BATCH), elem_id="planes")
     for slider in (alignment, uniformity):
-        slider.change(k_text, [alignment, uniformity], answer, api_visibility="private", show_progress="hidden")
-        slider.release(
-            lambda a, u: figures.k_planes(a, u, BATCH), [alignment, uniformity], planes, api_visibility="private"
-        )
-
-
-def k_text(alignment: float, uniformity: float) -> str:
-    paper, official = (negative_count(alignment, uniformity, BATCH, variant) for variant in ("paper", "official"))
-    return f"K = **{paper}** of {BATCH} by the paper's equation, **{official}** by the authors' code."
+        slider.change(
+            lambda a, u: figures.k_mark(a, u, BATCH), [alignment, uniformity], planes,
+            show_progress="hidden", trigger_mode="always_last", api_visibility="private",
+        )  # fmt: skip
 
 
 def add_endpoints(service: Service, sentence: gr.Textbox, picture: gr.Image, model: gr.Dropdown) -> None:
@@ -256,8 +272,8 @@ def add_endpoints(service: Service, sentence: gr.Textbox, picture: gr.Image, mod
     def explain(picture: Image.Image, sentence: str, model: str) -> dict[str, Any]:
         """Split the cosine of a picture and a sentence over words and over the picture's grid of cells."""
         why = service.explain(needed(picture), sentence, model)
-        words = [{"word": word, "part": part} for word, part in zip(why.words, why.text.parts.tolist(), strict=True)]
-        return {"score": why.score, "words": words, "cells": why.heat_map.tolist()}
+        words = [{"word": word, "part": part} for word, part in zip(why.words, why.parts.tolist(), strict=True)]
+        return {"score": why.score, "words": words, "rest": why.rest, "cells": why.cells.tolist()}
 
     with gr.Row(visible=False):
         button, answer = gr.Button(), gr.JSON()
@@ -276,25 +292,33 @@ def as_json(found: Found) -> dict[str, Any]:
     return {"item": found.item, "score": round(found.score, 4), "right": found.right}
 
 
-def main() -> None:
+def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, action="append", default=[], help="folder of a model; repeat: ensemble")
     parser.add_argument("--data", type=Path, help="folder with pictures (default: the gallery that comes along)")
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 to serve other machines (default: this one only)")
+    parser.add_argument(
+        "--host", help="0.0.0.0 to serve other machines (default: GRADIO_SERVER_NAME, or this one only)"
+    )
     parser.add_argument("--port", type=int, help="default: the first free one from 7860")
     parser.add_argument("--share", action="store_true", help="make a public link through Gradio's servers")
-    chosen = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    chosen = read_arguments()
     try:
         service = open_service(chosen.data, chosen.model)
-        page = make_page(service)
+        service.start()  # while the page is made
+        page = make_page(service, EXAMPLES if chosen.data is None else service.examples() or EXAMPLES)
     except FileError as error:
         raise SystemExit(f"app.py: {error}") from error
     run_no_errands()
     try:
         page.queue(max_size=MAX_WAITING, default_concurrency_limit=2).launch(
-            server_name=chosen.host, server_port=chosen.port, share=chosen.share, theme=THEME, css=CSS,
-            max_file_size=MAX_UPLOAD, footer_links=["api"], app_kwargs={"middleware": [Middleware(Guard)]},
-            state_session_capacity=MAX_SESSIONS, run_history=False, enable_monitoring=False,
+            server_name=chosen.host, server_port=chosen.port, share=chosen.share, footer_links=["api"],
+            theme=THEME, css=CSS + figures.STYLE + atlas.STYLE, max_file_size=MAX_UPLOAD, run_history=False,
+            app_kwargs={"middleware": [Middleware(Guard)]}, state_session_capacity=MAX_SESSIONS,
+            enable_monitoring=False,
         )  # fmt: skip
     except (OSError, OverflowError) as error:
         taken = f"port {chosen.port} cannot be used" if chosen.port else "no port from 7860 on is free"

@@ -244,7 +244,7 @@ def serve(log: Path, *arguments: object, program: Path = ROOT / "app.py", **more
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    """Chromium, which CI must have."""
+    """Chromium, which CI must have, with a camera that shows a test pattern."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -253,6 +253,7 @@ def browser() -> Iterator[object]:
             pytest.fail("no browser: apt-get install chromium")
         pytest.skip("no browser: apt-get install chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", *camera])
         yield browser
         browser.close()

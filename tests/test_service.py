@@ -1,6 +1,11 @@
 """What the app asks for, on a small random model over a few painted pictures."""
 
+import base64
+import dataclasses
+import io
 import json
+import re
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,11 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
+import vse_demo.service
 from vse_demo import VSE, Ensemble, Gallery, ModelConfig, atlas, figures, open_dataset
 from vse_demo.data import read_image
 from vse_demo.files import FileError
-from vse_demo.service import Service, cached_gallery, check_sentence, draw_map, open_service
-from vse_demo.text import WordTokenizer
+from vse_demo.service import Found, Service, cached_gallery, charted, check_sentence, draw_map, mean_grid, open_service
+from vse_demo.text import SubwordTokenizer, TransformerText, WordTokenizer
 
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "orange", "purple", "left", "right"]
 
@@ -22,6 +28,17 @@ def make_model(seed: int = 0, dim: int = 16) -> VSE:
     torch.manual_seed(seed)
     config = ModelConfig(dim=dim, backbone="test_efficientnet", image_size=64, word_dim=8)
     return VSE(config, WordTokenizer(COLOURS)).eval()
+
+
+def make_bert(bert_folder: Path, image_size: int) -> VSE:
+    torch.manual_seed(1)
+    settings = {"dim": 16, "backbone": "test_efficientnet", "image_size": image_size, "text": "bert"}
+    config = ModelConfig(**settings, text_config=TransformerText.read_config(str(bert_folder)))
+    return VSE(config, SubwordTokenizer.from_pretrained(str(bert_folder))).eval()
+
+
+def service_of(model: VSE | Ensemble) -> Service:
+    return Service({"one": lambda _: Gallery(model)}, {}, {}, lambda _, gallery: draw_map(gallery))
 
 
 @pytest.fixture
@@ -68,16 +85,41 @@ def test_a_strange_picture_is_not_marked(service: Service) -> None:
 def test_reasons_add_up(service: Service) -> None:
     gallery = service.gallery()
     why = service.explain(service.file(gallery.names[0]), "red on the left")
-    assert float(why.image.parts.sum()) == pytest.approx(why.score, abs=1e-5)
-    assert float(why.text.parts.sum()) == pytest.approx(why.score, abs=1e-5)
+    assert why.words == ["red", "on", "the", "left"]
+    assert why.cells.sum() == pytest.approx(why.score, abs=1e-5)
+    assert why.parts.sum() + why.rest == pytest.approx(why.score, abs=1e-5)
+    assert why.rest == 0  # nothing is put around a sentence of words
 
 
-def test_an_ensemble_gives_the_reasons_of_its_first_member(karpathy_folder: Path) -> None:
-    members = [make_model(0), make_model(1)]
-    gallery = Gallery.build(Ensemble(members), open_dataset(karpathy_folder).split("test"), progress=False)
-    service = Service({"both": lambda: gallery}, {}, lambda _, gallery: draw_map(gallery))
+@pytest.mark.parametrize("sentence", ["red", "Red, on the left!", "– ? –", "“red” rock-solid 😀 a\u0301b"])
+def test_the_reasons_of_an_ensemble_are_the_means_of_its_members(bert_folder: Path, sentence: str) -> None:
+    """Members that read and see differently: words and pieces of words, 2 × 2 and 3 × 3 cells."""
+    members = [make_model(0), make_bert(bert_folder, image_size=96)]
+    service = service_of(Ensemble(members))
     picture = Image.new("RGB", (50, 40), "red")
-    assert service.explain(picture, "red").score == pytest.approx(float(members[0].similarity([picture], ["red"])))
+    why = service.explain(picture, sentence)
+    assert why.score == pytest.approx(float(np.mean([float(m.similarity([picture], [sentence])) for m in members])))
+    assert why.cells.shape == (6, 6)
+    assert why.cells.sum() == pytest.approx(why.score, abs=1e-5)
+    assert len(why.parts) == len(why.words)
+    assert why.parts.sum() + why.rest == pytest.approx(why.score, abs=1e-5)
+    alone = [service_of(member).explain(picture, sentence) for member in members]
+    assert np.allclose(why.parts, np.mean([each.parts for each in alone], axis=0), atol=1e-6)
+    assert why.rest == pytest.approx(alone[1].rest / 2)
+    assert len(why.members) == 2
+
+
+def test_grids_of_different_sizes_have_a_mean_with_the_same_sum() -> None:
+    coarse, fine = np.array([[4.0]]), np.array([[0.0, 1.0], [2.0, 5.0]])
+    assert np.array_equal(mean_grid([coarse, fine]), [[0.5, 1.0], [1.5, 3.0]])
+
+
+def test_a_score_can_be_compared_with_the_usual_one(service: Service) -> None:
+    gallery = service.gallery()
+    own = [float(c @ gallery.image_vectors[o]) for c, o in zip(gallery.caption_vectors, gallery.owner, strict=True)]
+    usual = service.usual_score()
+    assert usual is not None
+    assert sum(score < usual - 1e-6 for score in own) <= len(own) / 2 <= sum(score <= usual + 1e-6 for score in own)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +152,7 @@ def test_regions_cannot_be_shown(precomp_folder: Path) -> None:
 
 def test_a_folder_is_encoded_once(karpathy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, dataset = make_model(), open_dataset(karpathy_folder)
-    first = cached_gallery(model, dataset, tmp_path)
+    first = cached_gallery(model, dataset, root=tmp_path)
     encoded: list[int] = []
     original = VSE.encode_images
 
@@ -119,10 +161,10 @@ def test_a_folder_is_encoded_once(karpathy_folder: Path, tmp_path: Path, monkeyp
         return original(self, images)
 
     monkeypatch.setattr(VSE, "encode_images", counted)
-    again = cached_gallery(model, dataset, tmp_path)
+    again = cached_gallery(model, dataset, root=tmp_path)
     assert sum(encoded) == 0
     assert torch.equal(first.image_vectors, again.image_vectors)
-    assert len(cached_gallery(make_model(1), dataset, tmp_path)) == len(first)  # another model, another cache
+    assert len(cached_gallery(make_model(1), dataset, root=tmp_path)) == len(first)  # another model, another cache
     assert sum(encoded) == len(first)
 
 
@@ -132,10 +174,10 @@ def test_pictures_that_come_and_go(
     folder, model = tmp_path / "mine", make_model()
     for number in range(4):
         save_picture(folder / f"{number}.png", number)
-    assert len(cached_gallery(model, open_dataset(folder), tmp_path / "cache")) == 4
+    assert len(cached_gallery(model, open_dataset(folder), root=tmp_path / "cache")) == 4
     (folder / "1.png").unlink()
     save_picture(folder / "9.png", 9)
-    gallery = cached_gallery(model, open_dataset(folder), tmp_path / "cache")
+    gallery = cached_gallery(model, open_dataset(folder), root=tmp_path / "cache")
     assert sorted(gallery.names) == ["0.png", "2.png", "3.png", "9.png"]
     fresh = Gallery.build(model, open_dataset(folder).split("all"), progress=False)
     for name in gallery.names:
@@ -156,10 +198,53 @@ def test_captions_go_with_their_pictures(karpathy_folder: Path) -> None:
 
 def test_a_broken_cache_is_made_anew(karpathy_folder: Path, tmp_path: Path) -> None:
     model, dataset = make_model(), open_dataset(karpathy_folder)
-    first = cached_gallery(model, dataset, tmp_path)
+    first = cached_gallery(model, dataset, root=tmp_path)
     [file] = tmp_path.rglob("gallery.safetensors")
     file.write_bytes(b"half")
-    assert torch.allclose(cached_gallery(model, dataset, tmp_path).image_vectors, first.image_vectors, atol=1e-6)
+    assert torch.allclose(cached_gallery(model, dataset, root=tmp_path).image_vectors, first.image_vectors, atol=1e-6)
+
+
+def test_everyone_who_waits_sees_how_far_the_reading_of_a_folder_is(
+    tmp_path: Path, save_picture: Callable[..., Path]
+) -> None:
+    for number in range(40):  # two batches
+        save_picture(tmp_path / "mine" / f"{number}.png", number)
+    go = threading.Event()
+
+    def source(report: Callable[[int, int], object]) -> Gallery:
+        def slow(done: int, total: int) -> None:
+            report(done, total)
+            go.wait(20)
+
+        return cached_gallery(make_model(), open_dataset(tmp_path / "mine"), slow, tmp_path / "cache")
+
+    service = Service({"slow": source}, {}, {}, lambda _, gallery: draw_map(gallery))
+    first, second = service.progress(every=0.01), service.progress(every=0.01)
+    for waiting in (first, second):
+        assert next(step for step in waiting if step != (0, 0)) == (32, 40)
+    go.set()
+    assert len(service.gallery()) == 40
+    assert list(service.progress()) == []
+
+
+def test_a_gallery_that_failed_says_why_and_is_tried_again() -> None:
+    galleries = iter([FileError("the disk is full"), Gallery(make_model())])
+
+    def source(_: object) -> Gallery:
+        gallery = next(galleries)
+        if isinstance(gallery, Exception):
+            raise gallery
+        return gallery
+
+    service = Service({"one": source}, {}, {}, lambda _, gallery: draw_map(gallery))
+    with pytest.raises(FileError, match="the disk is full"):
+        list(service.progress())
+    assert len(service.gallery()) == 0
+
+
+def test_a_model_that_is_none_is_refused_at_once(karpathy_folder: Path) -> None:
+    with pytest.raises(FileError, match="is not a folder with a model"):
+        open_service(karpathy_folder, [karpathy_folder / "nothing"])
 
 
 # The map
@@ -167,9 +252,7 @@ def test_a_broken_cache_is_made_anew(karpathy_folder: Path, tmp_path: Path) -> N
 
 def test_the_map_has_a_place_for_everything_and_is_the_same_every_time(service: Service) -> None:
     gallery = service.gallery()
-    assert not service.drawn()
     places = service.map()
-    assert service.drawn()
     assert places.shape == (len(gallery) + len(gallery.captions), 2)
     assert np.array_equal(places, draw_map(gallery))
 
@@ -193,18 +276,34 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_what_strangers_wrote_is_nothing_but_text_on_the_map(text: str) -> None:
-    gallery = Gallery(make_model())
+def pieces_of_the_page(text: str) -> list[str]:
+    """Everything that shows what strangers wrote, showing this."""
+
+    def photo(_: str) -> Image.Image:
+        return Image.new("RGB", (9, 9))
+
+    model = make_model()
+    gallery = Gallery(model)
     gallery.names, gallery.captions, gallery.owner = [text], [text], np.array([0])
-    page = atlas.draw_atlas(gallery, np.array([[0.0, 0.0], [1.0, 1.0]]), lambda name: Image.new("RGB", (9, 9)))
-    template = page["html_template"]
-    assert "<script" not in template
-    assert "<img" not in template
-    assert "onerror=alert" not in template.replace("&quot;&gt;&lt;img src=x onerror=alert", "")
-    assert template.count("${") == 3  # the three of the mark
-    assert "{{" not in template
-    assert "`" not in template
+    found = [Found(text, 0, 0.5, True), Found(text, 1, 0.4, False), Found(text, 2, -0.3, None)]
+    return [
+        atlas.draw_atlas(gallery, np.array([[0.0, 0.0], [1.0, 1.0]]), photo),
+        figures.picture_cards(text, found, photo, lambda name: name),
+        figures.caption_cards(text, found),
+        figures.sample_cards([text], photo, lambda name: name),
+        figures.reasons(photo(text), service_of(model).explain(photo(text), text), 0.3),
+    ]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_strangers_wrote_is_nothing_but_text_on_the_page(text: str) -> None:
+    calm = pieces_of_the_page("calm")
+    for piece, usual in zip(pieces_of_the_page(text), calm, strict=True):
+        assert set(re.findall(r"<(\w+)", piece)) == set(re.findall(r"<(\w+)", usual))
+        assert set(re.findall(r" ([\w-]+)=\"", piece)) == set(re.findall(r" ([\w-]+)=\"", usual))
+        assert re.findall(r"\$\{[^}]*\}", piece) == re.findall(r"\$\{[^}]*\}", usual)  # those of the mark
+        assert "{{" not in piece
+        assert "`" not in piece
     assert not set("<>\"'`${}\\") & set(atlas.mark(np.zeros(2), np.eye(2), text)["label"])
 
 
@@ -216,17 +315,86 @@ def test_the_mark_is_inside_the_drawing() -> None:
         assert 0 < mark["y"] < atlas.SIZE[1]
 
 
-def test_figures_are_pictures_on_transparent_paper(service: Service) -> None:
-    gallery = service.gallery()
-    picture = read_image(service.file(gallery.names[0]))
-    why = service.explain(picture, "red on the left")
-    for figure in (figures.heat_map(picture, why), figures.word_bars(why), figures.rank_weights(why)):
-        pixels = np.asarray(figure)
-        assert pixels.shape[2] == 4
-        assert pixels[0, 0, 3] == 0
-        assert (pixels[..., 3] > 0).any()
-    assert figures.balance_text(why.image).endswith("soft maximum")
-    assert figures.k_planes(0.4, 1.0, 128).width > 600
+def test_a_map_of_very_many_shows_some_pictures_with_all_their_captions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vse_demo.service, "MAX_CHARTED", 3)
+    gallery = Gallery(make_model())
+    gallery.names, gallery.owner = list("abcdefgh"), np.repeat(np.arange(8), 5)
+    pictures, captions = charted(gallery)
+    assert len(pictures) == len(set(pictures)) == 3
+    assert sorted(gallery.owner[captions].tolist()) == sorted(pictures * 5)
+
+
+def test_a_sentence_has_a_place_among_pictures_without_captions(
+    tmp_path: Path, save_picture: Callable[..., Path]
+) -> None:
+    for number in range(6):
+        save_picture(tmp_path / "mine" / f"{number}.png", number)
+    make_model().save_pretrained(tmp_path / "model")
+    service = open_service(tmp_path / "mine", [tmp_path / "model"])
+    assert np.isfinite(service.place("red")).all()
+    assert service.find_captions(Image.new("RGB", (9, 9))) == []
+    assert service.usual_score() is None
+    assert service.examples() == []
+    assert service.describe("3.png") == "3.png"
+
+
+# Pieces of the page
+
+
+def test_results_are_buttons_with_marks_scores_and_alternative_texts() -> None:
+    found = [Found("a.jpg", 0, 0.512, True), Found("b.jpg", 1, -0.07, False)]
+    cards = figures.picture_cards("title", found, lambda _: Image.new("RGB", (90, 60)), lambda name: f"of {name}")
+    assert re.findall(r'aria-pressed="(\w+)"', cards) == ["true", "false"]
+    assert re.findall(r'alt="([^"]*)"', cards) == ["of a.jpg", "of b.jpg"]
+    assert re.findall(r'class="score">([^<]*)', cards) == ["0.51", "−0.07"]
+    assert cards.index("✓") < cards.index("✗")
+    assert "✓" not in figures.caption_cards("title", [Found("A dog.", 0, 0.4, None)])
+
+
+def test_bars_over_words_are_as_high_as_their_parts(service: Service) -> None:
+    picture = Image.new("RGB", (50, 40), "red")
+    why = dataclasses.replace(service.explain(picture, "one two three"), parts=np.array([0.3, -0.1, 0.1]), rest=0.0)
+    piece = figures.reasons(picture, why, None)
+    bars = re.findall(r"bottom: ([\d.]+)%; height: ([\d.]+)%", piece)
+    assert [tuple(map(float, bar)) for bar in bars] == [(25, 75), (0, 25), (25, 25)]
+    assert piece.count('class="minus"') == 1
+    assert "(start, end)" not in piece
+
+
+def test_a_heat_map_has_the_shape_of_its_picture_and_the_colours_of_its_parts(service: Service) -> None:
+    picture = Image.new("RGB", (200, 100), "white")
+    why = dataclasses.replace(service.explain(picture, "red"), cells=np.array([[0.4, 0.0], [0.0, -0.2]]))
+    piece = figures.reasons(picture, why, None)
+    assert "aspect-ratio: 2.000" in piece
+    coded = re.search(r"data:image/png;base64,([^\"]+)", piece)
+    assert coded
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(coded[1]))))
+    assert pixels[0, 0, 1] > pixels[0, 0, 0]  # green
+    assert pixels[-1, -1, 0] > pixels[-1, -1, 1]  # vermilion
+    assert pixels[0, 0, 3] > pixels[-1, -1, 3] > pixels[0, -1, 3]
+
+
+def test_drawings_take_the_colours_and_the_font_of_the_page(service: Service) -> None:
+    why = service.explain(Image.new("RGB", (50, 40), "red"), "red on the left")
+    for drawing in (figures.rank_weights(why.members), figures.curves("shipped-minilm"), figures.k_planes(128)):
+        assert "currentColor" in drawing
+        assert "DejaVu" not in drawing
+        assert "<style" not in drawing  # it would be for all of the page
+        assert figures.GREY not in drawing
+        assert re.search(r'role="img" aria-label="\w', drawing)
+        names = re.findall(r' id="([^"]+)"', drawing)
+        assert len(names) == len(set(names))
+
+
+def test_the_ring_is_where_the_sliders_say_and_k_is_what_the_formulas_say() -> None:
+    low, high = figures.k_mark(0, 0, 128), figures.k_mark(1, 1.2, 128)
+    middle = figures.k_mark(0.5, 0.6, 128)
+    assert low["x"] < high["x"]
+    assert low["y"] > high["y"]  # up is less on a page
+    assert middle["x"] == pytest.approx((low["x"] + high["x"]) / 2, abs=0.1)
+    assert middle["y"] == pytest.approx((low["y"] + high["y"]) / 2, abs=0.1)
+    assert (low["paper"], low["official"]) == (127, 127)
+    assert (figures.k_mark(0.4, 1.0, 128)["paper"], figures.k_mark(0.4, 1.0, 128)["official"]) == (58, 7)
 
 
 def test_samples_are_spread_over_the_collection(service: Service) -> None:

@@ -31,6 +31,8 @@ from vse_demo.model import VSE, Ensemble, ImageLike, unit
 FORMAT = 1
 BATCH = 32  # pictures that are decoded and encoded at a time
 
+Report = Callable[[int, int], object]  # pictures that are done, and all of them
+
 
 @dataclass(frozen=True)
 class Hit:
@@ -81,8 +83,10 @@ class Gallery:
         gallery.add(data, progress)
         return gallery
 
-    def add(self, data: CaptionedImages, progress: bool = True) -> int:
+    def add(self, data: CaptionedImages, progress: bool = True, report: Report | None = None) -> int:
         """Encode the pictures that are not here yet, and their captions; how many there were.
+
+        `progress` is a bar in the terminal; `report` is told how many pictures are done, and of how many.
 
         A picture is known by its content, so a copy under another name is not a new one. One that
         cannot be read is left out, with its captions and with a warning: it does not stop the others.
@@ -93,7 +97,7 @@ class Gallery:
         for index, digest in enumerate(digests):
             if digest is not None and digest not in known:
                 first.setdefault(digest, index)
-        new, image_vectors = _encode_readable(self.model, data.images, list(first.values()), progress)
+        new, image_vectors = _encode_readable(self.model, data.images, list(first.values()), progress, report)
         place = {digests[index]: len(self) + position for position, index in enumerate(new)}
         captions = [number for number, picture in enumerate(data.owner.tolist()) if digests[picture] in place]
         sentences = [data.captions[number] for number in captions]
@@ -181,7 +185,11 @@ def read_models(folder: Path) -> list[Path]:
 
 
 def _encode_readable(
-    model: VSE | Ensemble, images: Sequence[ImageFile] | np.ndarray, numbers: list[int], progress: bool
+    model: VSE | Ensemble,
+    images: Sequence[ImageFile] | np.ndarray,
+    numbers: list[int],
+    progress: bool,
+    report: Report | None,
 ) -> tuple[list[int], Tensor]:
     """Which of these pictures can be read, and their vectors."""
     readable: list[int] = []
@@ -194,6 +202,8 @@ def _encode_readable(
             readable += pictures
             parts.append(model.encode_images(list(pictures.values())))
             bar.update(len(batch))
+            if report is not None:
+                report(len(batch) + start, len(numbers))
     return readable, torch.cat(parts)
 
 

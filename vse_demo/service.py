@@ -1,15 +1,17 @@
 """What the app asks for, without a page in sight: searches with ticks and crosses, reasons, places on the map.
 
 A `Service` knows some models by name and one collection of pictures. A gallery is loaded, or encoded
-and kept in the cache, when it is first asked for.
+and kept in the cache, when it is first asked for, in a thread of its own: everyone who waits for it
+can see how far it is.
 """
 
 import hashlib
+import math
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +26,13 @@ from vse_demo.features import default_cache
 from vse_demo.files import FileError
 from vse_demo.layers import check_choice
 from vse_demo.model import VSE, Ensemble, ImageLike, as_image, load_model, unit
-from vse_demo.retrieval import Gallery, top_k
+from vse_demo.retrieval import Gallery, Report, top_k
 from vse_demo.shipped import MODELS, load_shipped, read_map
 from vse_demo.text import MAX_TOKENS
 
 SAME_PICTURE = 6.0  # mean difference of 16 × 16 pixels, of 255: a photo and its copy in another format
 MAX_CHARACTERS = 2000  # of a sentence; a model reads its first 64 words at most
+MAX_CHARTED = 400  # pictures on the map; more would be a page of many megabytes, and nothing but dots
 
 
 @dataclass(frozen=True)
@@ -42,30 +45,73 @@ class Found:
     right: bool | None
 
 
+@dataclass(frozen=True)
+class Reasons:
+    """A score, split over the picture and over the sentence; of an ensemble, the mean of its members' parts."""
+
+    score: float
+    cells: np.ndarray  # (N, N) over the picture; they add up to the score
+    words: list[str]  # as they were typed
+    parts: np.ndarray  # one per word; with `rest` they add up to the score
+    rest: float  # of what a model puts around a sentence, such as [CLS]
+    members: dict[str, Explanation]  # how each model pooled
+
+
+@dataclass
+class Job:
+    """A gallery in the making."""
+
+    gallery: Future[Gallery] = field(default_factory=Future)
+    done: int = 0
+    total: int = 0  # 0 as long as nobody knows
+
+    def report(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+    def run(self, source: Callable[[Report], Gallery]) -> None:
+        try:
+            self.gallery.set_result(source(self.report))
+        except BaseException as error:
+            self.gallery.set_exception(error)
+
+
 class Service:
     """Models by name over one collection of pictures."""
 
     def __init__(
         self,
-        sources: Mapping[str, Callable[[], Gallery]],
+        sources: Mapping[str, Callable[[Report], Gallery]],
         files: Mapping[str, ImageFile],
+        captions: Mapping[str, str],
         maps: Callable[[str, Gallery], np.ndarray],
-        quick: bool = False,
     ):
         self.sources, self.files, self.maps = sources, files, maps
-        self.quick = quick  # all is shipped: nothing has to be encoded or drawn first
+        self.captions = captions  # the first one of each picture that has any
         self.default = next(iter(sources))
-        self._galleries: dict[str, Gallery] = {}
+        self._jobs: dict[str, Job] = {}
         self._maps: dict[str, np.ndarray] = {}
-        self._lock = threading.Lock()
+        self._jobs_lock, self._maps_lock = threading.Lock(), threading.Lock()
 
     def gallery(self, model: str = "") -> Gallery:
         """The collection as a model sees it; the default model if none is named."""
+        return self.start(model).gallery.result()
+
+    def start(self, model: str = "") -> Job:
+        """Begin to make a gallery, unless someone has; one that failed is tried again."""
         model = check_choice(model or self.default, list(self.sources), "model")
-        with self._lock:
-            if model not in self._galleries:
-                self._galleries[model] = self.sources[model]()
-            return self._galleries[model]
+        with self._jobs_lock:
+            job = self._jobs.get(model)
+            if job is None or (job.gallery.done() and job.gallery.exception()):
+                job = self._jobs[model] = Job()
+                threading.Thread(target=job.run, args=[self.sources[model]], daemon=True).start()
+            return job
+
+    def progress(self, model: str = "", every: float = 0.3) -> Iterator[tuple[int, int]]:
+        """How far a gallery is, again and again until it is there: pictures that are done, and all of them."""
+        job = self.start(model)
+        while not wait([job.gallery], every).done:
+            yield job.done, job.total
+        job.gallery.result()  # which raises what went wrong
 
     def find_images(self, sentence: str, model: str = "", k: int = 5) -> list[Found]:
         """The pictures nearest to a sentence; ticked and crossed if it is a caption of the collection."""
@@ -94,10 +140,25 @@ class Service:
         given, known = (_tiny(each) for each in (picture, self.file(gallery.names[nearest])))
         return int(nearest) if np.abs(given - known).mean() < SAME_PICTURE else None
 
-    def explain(self, picture: ImageLike, sentence: str, model: str = "") -> Explanation:
-        """Why they match, by the first member if the model is an ensemble."""
-        chosen = self.gallery(model).model
-        return explain(chosen.members[0] if isinstance(chosen, Ensemble) else chosen, picture, check_sentence(sentence))
+    def explain(self, picture: ImageLike, sentence: str, model: str = "") -> Reasons:
+        """Why they match."""
+        sentence, chosen = check_sentence(sentence), self.gallery(model).model
+        members = chosen.members if isinstance(chosen, Ensemble) else [chosen]
+        names = MODELS.get(model or self.default, ())
+        if len(names) != len(members):
+            names = tuple(f"model {number}" for number in range(1, len(members) + 1))
+        picture = as_image(picture)  # is read once
+        told = [explain(member, picture, sentence) for member in members]
+        words = [by_word(member, sentence, each) for member, each in zip(members, told, strict=True)]
+        rest, *parts = np.mean(words, axis=0)
+        return Reasons(
+            score=float(np.mean([each.score for each in told])),
+            cells=mean_grid([each.heat_map.numpy() for each in told]),
+            words=sentence.split(),
+            parts=np.array(parts),
+            rest=float(rest),
+            members=dict(zip(names, told, strict=True)),
+        )
 
     def file(self, name: str) -> ImageFile:
         """The file of a picture of the collection; no other file is ever given."""
@@ -106,28 +167,43 @@ class Service:
         return self.files[name]
 
     def map(self, model: str = "") -> np.ndarray:
-        """Places (I + C, 2) of all pictures and captions on a map, near ones near each other."""
+        """Places (P + C, 2) of the `charted` pictures and captions on a map, near ones near each other."""
         model, gallery = model or self.default, self.gallery(model)
-        with self._lock:
+        with self._maps_lock:
             if model not in self._maps:
                 self._maps[model] = self.maps(model, gallery)
             return self._maps[model]
-
-    def drawn(self, model: str = "") -> bool:
-        """Whether the map is there already: drawing one of many pictures takes a while."""
-        return (model or self.default) in self._maps
 
     def samples(self, count: int = 12) -> list[str]:
         """Names of some pictures of the collection that can be shown, evenly spread."""
         names = sorted(self.files)
         spread = names[:: max(1, len(names) // count)][:count]
-        return [name for name in spread if self.quick or _readable(self.files[name])]
+        return [name for name in spread if _readable(self.files[name])]
+
+    def examples(self, count: int = 5) -> list[str]:
+        """Some captions of the collection to search for, short ones, evenly spread."""
+        short = [text for text in self.captions.values() if len(text) <= 60]
+        return short[:: max(1, len(short) // count)][:count]
+
+    def describe(self, name: str) -> str:
+        """A picture in words: its first caption, or its name."""
+        return self.captions.get(name, name)
+
+    def usual_score(self, model: str = "") -> float | None:
+        """What a picture and a caption of its own have (the median), to compare a score with."""
+        gallery = self.gallery(model)
+        if not gallery.captions:
+            return None
+        some = np.random.default_rng(0).permutation(len(gallery.captions))[:2000]
+        scores = (gallery.caption_vectors[some] * gallery.image_vectors[gallery.owner[some]]).sum(1)
+        return float(scores.median())
 
     def place(self, query: str | ImageLike, model: str = "", neighbours: int = 5) -> np.ndarray:
         """Where a sentence or a picture belongs on the map: among its neighbours, the nearest counting most."""
         gallery, places = self.gallery(model), self.map(model)
         if isinstance(query, str):
-            vector = gallery.model.encode_texts([query]) - gallery.caption_vectors.mean(0)
+            known = gallery.caption_vectors if gallery.captions else gallery.image_vectors
+            vector = gallery.model.encode_texts([query]) - known.mean(0)
         else:
             vector = gallery.model.encode_images([query]) - gallery.image_vectors.mean(0)
         scores, numbers = top_k(unit(vector), centred(gallery), neighbours)
@@ -158,14 +234,34 @@ def check_sentence(sentence: str) -> str:
     return sentence
 
 
+def by_word(model: VSE, sentence: str, told: Explanation) -> np.ndarray:
+    """The parts of a sentence: first of what stands for no word, then of each word as it was typed."""
+    numbers = np.array(model.tokenizer.word_numbers(sentence)) + 1  # of the tokens; 0 for no word
+    return np.bincount(numbers, told.text.parts.numpy(), len(sentence.split()) + 1)
+
+
+def mean_grid(grids: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean of square grids, on cells so small that each grid is made of whole ones; sums stay as they are."""
+    side = math.lcm(*(len(grid) for grid in grids))
+    fine = [np.kron(grid, np.ones((side // len(grid),) * 2)) * (len(grid) / side) ** 2 for grid in grids]
+    return np.mean(fine, axis=0)
+
+
+def charted(gallery: Gallery) -> tuple[list[int], list[int]]:
+    """The pictures and captions that a map shows: all of them, or of some pictures if there are very many."""
+    pictures = sorted(np.random.default_rng(0).permutation(len(gallery))[:MAX_CHARTED].tolist())
+    return pictures, np.flatnonzero(np.isin(gallery.owner, pictures)).tolist()
+
+
 def centred(gallery: Gallery) -> Tensor:
-    """Pictures and captions (I + C, D), each side moved to a common centre.
+    """The `charted` pictures and captions (P + C, D), each side moved to its common centre.
 
     Pictures are all a little nearer to each other than to any caption, and the other way round (the
     "modality gap"); without this step a map would show two islands and nothing else.
     """
-    sides = [side for side in (gallery.image_vectors, gallery.caption_vectors) if len(side)]
-    return torch.cat([unit(side - side.mean(0)) for side in sides])
+    pictures, captions = charted(gallery)
+    sides = [(gallery.image_vectors, pictures), (gallery.caption_vectors, captions)]
+    return torch.cat([unit(side[shown] - side.mean(0)) for side, shown in sides if len(shown)])
 
 
 def draw_map(gallery: Gallery) -> np.ndarray:
@@ -188,30 +284,39 @@ def open_service(data: Path | None = None, models: Sequence[Path] = ()) -> Servi
     if any(isinstance(split.images, np.ndarray) for split in splits):
         raise FileError(f"{dataset.folder} holds precomputed regions, which cannot be shown: give a folder of pictures")
     files = {name: file for split in splits for name, file in zip(split.names, split.images, strict=True)}
+    captions: dict[str, str] = {}
+    for split in splits:
+        for text, picture in zip(split.captions, split.owner, strict=True):
+            captions.setdefault(split.names[picture], text)
+
+    def shipped_source(name: str) -> Callable[[Report], Gallery]:
+        if data is None:
+            return lambda _: load_shipped(name)
+        return lambda report: cached_gallery(load_shipped(name).model, dataset, report)
+
     if models:
-        given = {"given": lambda: cached_gallery(load_model(list(models)), dataset)}
-        return Service(given, files, lambda _, gallery: draw_map(gallery))
-    if data is None:
-        return Service(
-            {name: partial(load_shipped, name) for name in MODELS}, files, lambda name, _: read_map(name), True
-        )
-    shipped = {name: lambda name=name: cached_gallery(load_shipped(name).model, dataset) for name in MODELS}
-    return Service(shipped, files, lambda _, gallery: draw_map(gallery))
+        model = load_model(list(models))  # now: what is wrong with it should be said at once
+        given = {"given": lambda report: cached_gallery(model, dataset, report)}
+        return Service(given, files, captions, lambda _, gallery: draw_map(gallery))
+    shipped = {name: shipped_source(name) for name in MODELS}
+    return Service(shipped, files, captions, lambda name, gallery: draw_map(gallery) if data else read_map(name))
 
 
-def cached_gallery(model: VSE | Ensemble, dataset: Dataset, root: Path | None = None) -> Gallery:
+def cached_gallery(
+    model: VSE | Ensemble, dataset: Dataset, report: Report | None = None, root: Path | None = None
+) -> Gallery:
     """All pictures of a data set, encoded once: what is new since the last time is added, and kept."""
     place = hashlib.blake2b(f"{dataset.folder.resolve()} {model.fingerprint()}".encode(), digest_size=8).hexdigest()
     folder = (root or default_cache()) / "galleries" / place
     folder.parent.mkdir(parents=True, exist_ok=True)
+    splits = [dataset.split(name) for name in dataset.splits]
     with FileLock(f"{folder}.lock"):
         try:
             gallery = Gallery.load(folder, model)
         except (FileError, FileNotFoundError):  # none yet, or a broken one: encode everything
             gallery = Gallery(model)
-        names = {name for split in dataset.splits for name in dataset.split(split).names}
-        gone = gallery.keep(names)
-        if gone + sum(gallery.add(dataset.split(name)) for name in dataset.splits):
+        changed = gallery.keep({name for split in splits for name in split.names})
+        if changed + sum(gallery.add(split, report=report) for split in splits):
             gallery.save(folder)
     if not len(gallery):
         raise FileError(f"none of the pictures in {dataset.folder} can be read")

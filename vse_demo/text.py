@@ -6,6 +6,7 @@ them; an encoder turns the batch into one feature per token. Number 0 is always 
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -69,6 +70,15 @@ class WordTokenizer:
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         return [[self.numbers.get(word, self.unknown) for word in self.tokens(text)] for text in sentences]
 
+    def word_numbers(self, sentence: str) -> list[int]:
+        """For each token, which word it is a part of, counted from 0 and between blanks; -1 for none.
+
+        >>> WordTokenizer([]).word_numbers("rock-solid – see?")
+        [0, 0, 2]
+        """
+        of_tokens = [number for number, word in enumerate(sentence.split()) for _ in self.split(word)]
+        return of_tokens[:MAX_TOKENS] or [0]
+
     def __len__(self) -> int:
         return len(self.words) + 2
 
@@ -112,6 +122,12 @@ class SubwordTokenizer:
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self.tokenizer.encode_batch([clean(text) for text in sentences])]
+
+    def word_numbers(self, sentence: str) -> list[int]:
+        """As for words; special tokens are of none."""
+        starts = [match.start() for match in re.finditer(r"\S+", sentence)]
+        ends = [end if end > start else 0 for start, end in self.tokenizer.encode(clean(sentence)).offsets]
+        return [bisect_left(starts, end) - 1 for end in ends]  # the last word that starts before the token ends
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()
