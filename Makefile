@@ -19,7 +19,7 @@ notebooks: $(VENV)/installed-notebooks
 	$(BIN)/jupyter lab notebooks $(ARGS)
 
 html: $(VENV)/installed-notebooks
-	$(BIN)/jupyter nbconvert --to html --output-dir site notebooks/*.ipynb
+	$(BIN)/python scripts/make_site.py --out site
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(ARGS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from nbformat import NotebookNode, v4
 
 ROOT = Path(__file__).parent.parent
@@ -29,8 +30,8 @@ def tags(cell: NotebookNode) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def has_figure(cell: NotebookNode) -> bool:
-    return any("image/png" in output.get("data", {}) for output in cell.outputs)
+def figure_count(cell: NotebookNode) -> int:
+    return sum(kind in output.get("data", {}) for output in cell.outputs for kind in ("image/png", "image/jpeg"))
 
 
 def test_there_are_nine_lessons_and_the_syllabus_lists_them_with_their_titles_and_minutes() -> None:
@@ -55,7 +56,7 @@ def test_a_lesson_goes_from_one_figure_to_exercises_paper_and_references(lesson:
     titles = [title for text in prose(lesson) for title in re.findall(r"^## (.+)$", text, re.MULTILINE)]
     assert [title for title in titles if title in SECTIONS] == SECTIONS
     assert SECTIONS[0] in titles[:2]
-    assert any(has_figure(cell) for cell in code_cells(lesson)[:6])  # install, imports, what the figure is of
+    assert any(figure_count(cell) for cell in code_cells(lesson)[:6])  # install, imports, what the figure is of
     assert "| the paper | here |" in prose(lesson)[-1] or "| the paper | here |" in prose(lesson)[-2]
     assert "arXiv:2210.02206" in prose(lesson)[-1]
 
@@ -95,12 +96,41 @@ def test_beside_a_widget_there_is_a_figure_that_needs_none(lesson: Path) -> None
     cells = code_cells(lesson)
     for number, cell in enumerate(cells):
         if any("application/vnd.jupyter.widget-view+json" in output.get("data", {}) for output in cell.outputs):
-            assert has_figure(cells[number - 1]) or has_figure(cells[number + 1])
+            assert figure_count(cells[number - 1]) or figure_count(cells[number + 1])
 
 
 def test_all_lessons_begin_with_the_same_install_cell() -> None:
     assert len({code_cells(lesson)[0].source for lesson in LESSONS}) == 1
     assert all("setup" in tags(code_cells(lesson)[0]) for lesson in LESSONS)
+
+
+def test_the_install_cell_does_nothing_where_the_package_is_and_elsewhere_asks_for_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell, installed = InteractiveShell(), []
+    shell.register_magic_function(installed.append, magic_name="pip")
+    cell = code_cells(LESSONS[0])[0].source
+    shell.run_cell(cell).raise_error()
+    assert installed == []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="REPOSITORY"):
+        shell.run_cell(cell).raise_error()
+    shell.run_cell(cell.replace('REPOSITORY = ""', 'REPOSITORY = "https://host/vse_demo"')).raise_error()
+    assert installed == ['install --quiet "vse_demo[notebooks] @ git+https://host/vse_demo"']
+
+
+def test_the_site_has_every_lesson_and_needs_neither_network_nor_script(tmp_path: Path, start_python: Callable) -> None:
+    errors = start_python(ROOT / "scripts" / "make_site.py", "--out", tmp_path).communicate(timeout=120)[1]
+    pages = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert set(pages) == {"index.html", *(f"{lesson.stem}.html" for lesson in LESSONS)}, errors
+    for lesson in LESSONS:
+        assert f'href="{lesson.stem}.html"' in pages["index.html"]
+        page = pages[f"{lesson.stem}.html"]
+        assert page.count('<details class="solution">') == sum("solution" in tags(cell) for cell in code_cells(lesson))
+        assert page.count("<img ") == sum(map(figure_count, code_cells(lesson)))
+        assert ("<math" in page) == any("$" in re.sub("`[^`]*`", "", text) for text in prose(lesson))
+    for page in pages.values():
+        assert not re.findall(r"<script|<link|src=[\"']http|@import|interactive\(children|\.ipynb\"|\$\$", page)
 
 
 def test_nbval_fails_on_another_text_another_figure_and_one_that_is_missing(
