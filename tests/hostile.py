@@ -1,4 +1,4 @@
-"""Pictures and sentences that nobody should send, and some that only look so; what must come of each.
+"""Pictures, sentences and files that nobody should send, and some that only look so; what must come of each.
 
 A picture is bytes under a file name, a sentence is text under a title. `refused` is None for one that
 is answered, or a piece of the sentence that says why it is not.
@@ -6,10 +6,14 @@ is answered, or a piece of the sentence that says why it is not.
 
 import functools
 import io
+import os
+import pickle
+import random
 import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from conftest import paint
@@ -193,3 +197,42 @@ TEXTS = [
     Text("padding only", "[PAD]"),
     *(Text(title, text) for title, text in MARKUP.items()),
 ]
+
+
+class Pickle:
+    """Makes a file when it is unpickled: what a pickle that is read can do, a stranger can do."""
+
+    def __init__(self, made: Path):
+        self.made = made
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.made),)
+
+
+def flip(content: bytes, seed: int) -> bytes:
+    """Another bit somewhere."""
+    damaged = bytearray(content)
+    damaged[random.Random(seed).randrange(len(content))] ^= 1 << seed % 8
+    return bytes(damaged)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "one byte": lambda content: content[:1],
+    "half": lambda content: content[: len(content) // 2],
+    "all but a byte": lambda content: content[:-1],
+    "longer": lambda content: content + content[:64],
+    "twice": lambda content: content * 2,
+    "zeros": lambda content: bytes(len(content)),
+    "zeros in the middle": lambda content: content[: len(content) // 3] + bytes(9) + content[len(content) // 3 + 9 :],
+    "a page": lambda content: b"<html><title>502 Bad Gateway</title></html>",
+    "another format": lambda content: b"PK\x03\x04" + content,
+    "a pickle": lambda content: pickle.dumps(Pickle(Path("unpickled"))),
+    "nested": lambda content: b"[" * 100_000,
+    "a long number": lambda content: b"1" * 10_000,
+    "null": lambda content: b"null",
+    "a list": lambda content: b"[1, 2]",
+    "an object": lambda content: b'{"images": 1, "names": [], "step": []}',
+    "not utf-8": lambda content: b'"\xff\xfe"',
+    **{f"bit {seed}": functools.partial(flip, seed=seed) for seed in range(12)},
+}

@@ -13,9 +13,9 @@ No model is known here: pictures come out as PIL images, captions as strings.
 import csv
 import hashlib
 import json
+import os
 import re
 import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -161,8 +161,10 @@ def content_digest(item: ImageFile | np.ndarray) -> str:
         _check_bytes(item)
         with item.open("rb") as stream:  # read in pieces
             return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]
-    except (OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise FileError(f"{item.name} cannot be read: {error}") from error
+    except FileError:
+        raise
+    except Exception as error:  # of the disk, or of an archive, which can be broken in many ways
+        raise FileError(f"{item.name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def merge_duplicates(data: CaptionedImages) -> CaptionedImages:
@@ -214,8 +216,10 @@ def _open_hub_copy(folder: Path) -> Dataset:
     try:
         with table.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
+                if row["split"] is None or row["filename"] is None:
+                    raise ValueError("its last row is cut off")
                 splits[row["split"]].append((row["filename"], _captions(json.loads(row["raw"]))))
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError, csv.Error) as error:
         raise FileError(f"{table} is not the caption table of the Hugging Face copy: {error!r}") from error
     return _dataset(folder, splits, lambda names: _find_in_archive(archive, names))
 
@@ -250,11 +254,11 @@ def _read_precomputed(folder: Path, split: str) -> CaptionedImages:
     """Regions (I, N, C), mapped rather than read, with a whole number of captions for each."""
     regions_file, captions_file = folder / f"{split}_ims.npy", folder / f"{split}_caps.txt"
     try:
-        regions = np.load(regions_file, mmap_mode="r", allow_pickle=False)
+        regions: np.ndarray = np.lib.format.open_memmap(regions_file, mode="r")  # neither pickles nor archives
         captions = _captions(captions_file.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
-        if not isinstance(regions, np.ndarray):
-            raise ValueError(f"{regions_file.name} is an archive, not an array")
-    except (OSError, ValueError, EOFError) as error:
+        if regions.dtype.kind not in "fiu":
+            raise ValueError(f"{regions_file.name} holds no numbers but {regions.dtype}")
+    except Exception as error:  # NumPy fails in many ways on broken headers
         raise FileError(f"cannot read {split!r} of {folder}: {error}") from error
     if regions.ndim == 2:  # one vector per image, as in the first VSE data
         regions = regions[:, None]
@@ -294,7 +298,7 @@ def _find_files(root: Path, names: list[str], listed_in: Path) -> list[Path]:
             outside = True
         if outside:
             raise FileError(f"{listed_in}: {name!r} lies outside {root}; pictures must be inside the folder")
-    missing = [name for name, path in zip(names, paths, strict=True) if not path.is_file()]
+    missing = [name for name, path in zip(names, paths, strict=True) if not os.path.isfile(path)]
     _refuse_missing(missing, len(names), root)
     return paths
 
@@ -302,8 +306,12 @@ def _find_files(root: Path, names: list[str], listed_in: Path) -> list[Path]:
 def _find_in_archive(archive: Path, names: list[str]) -> list[zipfile.Path]:
     try:
         opened = zipfile.ZipFile(archive)
-    except (OSError, zipfile.BadZipFile) as error:
+    except Exception as error:  # see content_digest
         raise FileError(f"{archive} cannot be read: {error}") from error
+    for member in opened.namelist():  # nothing is unpacked, but an honest archive has no such names
+        parts = member.replace("\\", "/").removesuffix("/").split("/")
+        if "" in parts or ".." in parts:  # and names with // make zipfile.Path search forever (CVE-2024-8088)
+            raise FileError(f"{archive} holds {member!r}, which would lie outside it: get it again")
     members = {PurePosixPath(member).name: member for member in opened.namelist() if "__MACOSX" not in member}
     _refuse_missing([name for name in names if name not in members], len(names), archive)
     return [zipfile.Path(opened, members[name]) for name in names]

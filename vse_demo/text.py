@@ -141,7 +141,9 @@ class SubwordTokenizer:
 
         try:
             return cls(Tokenizer.from_file(str(folder / cls.FILE)))
-        except Exception as error:  # the Rust library raises bare exceptions
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the Rust library raises bare exceptions, and its panics are no Exception
             raise FileError(f"{folder / cls.FILE} cannot be read as a tokenizer: {error}") from error
 
 
