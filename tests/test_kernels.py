@@ -106,6 +106,41 @@ def test_every_aggregator_is_the_same(name: str) -> None:
     assert_same_as_plain(lambda x: pool(x, mask), features)
 
 
+@pytest.mark.parametrize("shape", [(1, 40, 7), (3, 33, 20), (2, 5, 8), (1, 1, 3)])
+def test_a_linear_layer_is_the_same(shape: tuple[int, int, int]) -> None:
+    torch.manual_seed(0)
+    rows, weight, bias = torch.randn(shape), torch.randn(11, shape[2]), torch.randn(11)
+    assert_same_as_plain(kernels.linear, rows, weight, bias)
+    assert_same_as_plain(kernels.linear, rows, weight)
+    strided = rows.transpose(0, 1).contiguous().transpose(0, 1)
+    result = kernels.linear(strided, weight.T.contiguous().T, bias)
+    torch.testing.assert_close(result, torch.nn.functional.linear(rows, weight, bias))
+    assert result.is_contiguous()
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 4), st.integers(1, 300), st.integers(1, 70))
+def test_products_are_the_same(queries: int, vectors: int, dim: int) -> None:
+    torch.manual_seed(0)
+    one, other = torch.randn(queries, dim), torch.randn(vectors, dim)
+    torch.testing.assert_close(kernels.products(one, other), one @ other.T)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 300), st.integers(1, 70), st.integers(0, 999))
+def test_counts_are_exact(texts: int, images: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    similarities = torch.randint(-3, 4, (texts, images), generator=generator).float()
+    similarities[0, 0] = torch.inf
+    of_rows, of_columns = similarities[:, 0].clone(), similarities[-1].clone()
+    in_rows, in_columns = kernels.count_at_least(similarities, of_rows, of_columns)
+    assert torch.equal(in_rows, (similarities >= of_rows.unsqueeze(1)).sum(1))
+    assert torch.equal(in_columns, (similarities >= of_columns).sum(0))
+    similarities[-1, -1] = torch.nan
+    broken = kernels.count_at_least(similarities, of_rows, of_columns)[0] < 0
+    assert broken.nonzero().flatten().tolist() == [texts - 1]
+
+
 def test_garbage_in_padding_and_non_contiguous_input_change_nothing() -> None:
     features, mask = random_batch((3, 9, 66), 5)
     pool = AdPool(66)

@@ -302,3 +302,12 @@ def test_bad_batches_are_refused(name, images, texts, owner, error, message):
 def test_bad_options_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@both_variants
+def test_memory_grows_with_the_pairs_and_not_with_their_vectors(variant):
+    kept = []
+    images, texts = normalize(torch.randn(2, 64, 256), dim=2).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda t: t):
+        AdOpt(variant)(images, texts, torch.arange(64)).backward()
+    assert max(kept) <= 64 * 256  # a similarity for each pair, or the vectors themselves; never 64 · 64 · 256

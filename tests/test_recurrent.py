@@ -34,6 +34,26 @@ def test_states_and_gradients_are_those_of_torch(lengths, spare, seed):
         torch.testing.assert_close(mine, other)
 
 
+def test_large_batches_in_single_precision_agree_too():
+    gru = make((24, 16)).float()
+    lengths = torch.randint(1, 9, (50,))
+    features = torch.randn(50, 8, 24, requires_grad=True)
+    ours, theirs = bidirectional_states(gru, features, lengths), by_torch(gru, features, lengths)
+    torch.testing.assert_close(ours, theirs)
+    inputs = [features, *gru.parameters()]
+    for mine, other in zip(*(torch.autograd.grad(each.square().sum(), inputs) for each in (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+def test_a_single_query_gets_the_states_of_a_batch(spare):
+    gru, lengths = make(), torch.tensor([4, 4])
+    features = torch.randn(2, 4 + spare, 5, dtype=torch.float64)
+    with torch.no_grad():
+        alone = bidirectional_states(gru, features[:1], lengths[:1])
+    torch.testing.assert_close(alone, bidirectional_states(gru, features, lengths)[:1])
+
+
 def test_gradients_are_those_of_small_steps():
     gru, lengths = make((3, 2)), torch.tensor([2, 4, 1])
     features = torch.randn(3, 4, 3, dtype=torch.float64, requires_grad=True)

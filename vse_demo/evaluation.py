@@ -14,6 +14,8 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
+from vse_demo import kernels
+
 RECALLS = (1, 5, 10)
 TIE = 1e-6
 
@@ -48,7 +50,8 @@ def retrieval_ranks(similarities: Tensor, owner: Tensor, chunk: int = 512) -> tu
     """
     texts, images = similarities.shape
     _check_owner(texts, images, owner)
-    return _count_ranks(lambda rows: similarities[rows], images, owner, chunk, tie=0.0)
+    right = _right(similarities, owner)
+    return _count_ranks(lambda rows: similarities[rows], right, images, owner, chunk, tie=0.0)
 
 
 def evaluate(images: Tensor, texts: Tensor, owner: Tensor, folds: int = 1, chunk: int = 512) -> Metrics:
@@ -72,29 +75,39 @@ def evaluate(images: Tensor, texts: Tensor, owner: Tensor, folds: int = 1, chunk
 
 
 def _evaluate_fold(images: Tensor, texts: Tensor, owner: Tensor, chunk: int) -> tuple[Direction, Direction]:
-    image_ranks, text_ranks = _count_ranks(lambda rows: texts[rows] @ images.T, len(images), owner, chunk, TIE)
-    return _direction(image_ranks), _direction(text_ranks)
+    right = torch.cat([_right(texts[rows] @ images.T, owner[rows]) for rows in _chunks(owner, chunk)])
+    ranks = _count_ranks(lambda rows: texts[rows] @ images.T, right, len(images), owner, chunk, TIE)
+    return _direction(ranks[0]), _direction(ranks[1])
 
 
 def _count_ranks(
-    block: Callable[[slice], Tensor], images: int, owner: Tensor, chunk: int, tie: float
+    block: Callable[[slice], Tensor], right: Tensor, images: int, owner: Tensor, chunk: int, tie: float
 ) -> tuple[Tensor, Tensor]:
-    """Ranks from blocks of similarities (chunk, I): first the best right text of each image, then counts."""
-    chunks = [slice(start, start + chunk) for start in range(0, len(owner), chunk)]
-    best = block(slice(0, 1)).new_full((images,), -torch.inf)
-    for rows in chunks:
-        similarities = block(rows)
-        if similarities.isnan().any():
-            raise ValueError("some similarities are NaN: the model that made them is broken")
-        best.scatter_reduce_(0, owner[rows], _right(similarities, owner[rows]), "amax")
-    image_ranks, text_ranks = torch.ones_like(best, dtype=torch.int64), torch.empty_like(owner)
-    for rows in chunks:
-        similarities, mine = block(rows), owner[rows]
-        right = _right(similarities, mine)
-        text_ranks[rows] = (similarities >= right.unsqueeze(1) - tie).sum(1)  # counts itself: ranks from 1
-        image_ranks += (similarities >= best - tie).sum(0)
-        image_ranks.scatter_add_(0, mine, -(right >= best[mine] - tie).long())  # right texts are no rivals
+    """Ranks from blocks of similarities (chunk, I) and the similarity of each text to its own image (C,)."""
+    best = right.new_full((images,), -torch.inf).scatter_reduce_(0, owner, right, "amax")
+    text_ranks, image_ranks = torch.empty_like(owner), torch.ones_like(best, dtype=torch.int64)
+    for rows in _chunks(owner, chunk):
+        text_ranks[rows], in_columns = _count_at_least(block(rows), right[rows] - tie, best - tie)
+        image_ranks += in_columns  # a text's own image counts too, so ranks begin at 1
+    image_ranks.scatter_add_(0, owner, -(right >= best[owner] - tie).long())  # but right texts are no rivals
     return image_ranks, text_ranks
+
+
+def _count_at_least(similarities: Tensor, of_rows: Tensor, of_columns: Tensor) -> tuple[Tensor, Tensor]:
+    """How many values of each row, and of each column, are at least its own threshold."""
+    if kernels.usable(similarities):
+        counts = kernels.count_at_least(similarities, of_rows, of_columns)
+        broken = bool((counts[0] < 0).any())
+    else:
+        counts = (similarities >= of_rows.unsqueeze(1)).sum(1), (similarities >= of_columns).sum(0)
+        broken = bool(similarities.isnan().any())
+    if broken:
+        raise ValueError("some similarities are NaN: the model that made them is broken")
+    return counts
+
+
+def _chunks(owner: Tensor, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, len(owner), size)]
 
 
 def _right(similarities: Tensor, owner: Tensor) -> Tensor:

@@ -1,17 +1,18 @@
-"""Sorting and soft maxima on a CPU at the speed of its memory, compiled by Numba.
+"""Sorting, soft maxima, counting and products on a CPU at the speed of its memory; most of it compiled by Numba.
 
 Why it is needed: `torch.sort` along N sorts each of the B × D columns by itself, one value at a time.
 Here a block of 64 neighbouring columns is copied into the first-level cache and sorted by a *sorting
 network*: a fixed list of (i, k), each of which puts the larger of rows i and k first. It knows no
 branches, so every step works on whole vector registers. What follows the sort (scores, exponentials,
-sums) happens while the block is still in cache; inference never writes the sorted values to memory.
+sums) happens while the block is still in cache; the sorted values of a batch are never written to memory.
 
-Gradients need to know where each value came from. There the network sorts 64-bit integers whose upper
-half orders like the value and whose lower half is the row: one comparison moves both.
+Gradients need to know where each value came from, so the backward pass sorts once more: this time
+64-bit integers whose upper half orders like the value and whose lower half is the row. One
+comparison moves both. Sorting twice is cheaper than writing down and reading a number for every value.
 
 Kernels run without the interpreter lock on slices of the batch, one per thread, and return when all
-are done. The public functions are exact replacements for the plain ones in `pooling`, which calls
-them when `usable` says so. Nothing else of ours is imported here.
+are done. The public functions are exact replacements for plain ones in `pooling`, `layers`, `retrieval` and
+`evaluation`, which call them when `usable` says so. Nothing else of ours is imported here.
 """
 
 import contextlib
@@ -34,16 +35,24 @@ except ImportError:  # everything still works, only slower
 
 LANES = 64  # columns sorted together: 4 vector registers of 16 floats
 MAX_ROWS = 1024  # larger sets would not stay in cache
+SLICES = 4  # of a batch, for each thread
+GROUP = 128  # rows of similarities that are counted together
 _switched_off = False
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether the kernels apply: float32 on a CPU, not too many rows, Numba there, not switched off."""
-    return (
-        njit is not None
-        and not _switched_off
-        and all(t.device.type == "cpu" and t.dtype == torch.float32 and t.shape[1] <= MAX_ROWS for t in tensors)
-    )
+    """Whether the kernels apply: float32 on a CPU, not too many rows in (B, N, D), Numba there, not switched off."""
+    few_rows = all(tensor.dim() != 3 or tensor.shape[1] <= MAX_ROWS for tensor in tensors)
+    return njit is not None and few_rows and _fit(*tensors)
+
+
+def switched_off() -> bool:
+    """Whether this is inside a `plain` block."""
+    return _switched_off
+
+
+def _fit(*tensors: Tensor) -> bool:
+    return not _switched_off and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
 
 
 @contextlib.contextmanager
@@ -91,12 +100,12 @@ def adpool_levels(features: Tensor, mask: Tensor, score: Tensor) -> tuple[Tensor
 
     `score` (D,) gives each sorted row its token-level score.
     """
-    return _AdPoolLevels.apply(features.contiguous(), mask.contiguous(), score.contiguous(), _needs(features, score))
+    return _AdPoolLevels.apply(features.contiguous(), mask.contiguous(), score.contiguous())
 
 
 def sort_rows(features: Tensor, mask: Tensor) -> Tensor:
     """Sort each dimension, largest first; padded rows come last and hold 0."""
-    return _SortRows.apply(features.contiguous(), mask.contiguous(), _needs(features))
+    return _SortRows.apply(features.contiguous(), mask.contiguous())
 
 
 def softmax_sum(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
@@ -104,48 +113,74 @@ def softmax_sum(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     return _SoftmaxSum.apply(scores.contiguous(), values.contiguous(), mask.contiguous())
 
 
-def _needs(*tensors: Tensor) -> bool:
-    """Whether a gradient will be asked for: then the sort has to remember where values came from."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`nn.functional.linear` of (B, N, C) rows, as a convolution with a kernel of one pixel.
+
+    It is the same product, but PyTorch hands convolutions to oneDNN and products to MKL, which leaves
+    half of the vector unit idle on processors that are not Intel's.
+    """
+    if not _fit(rows, weight) or rows.shape[1] < 32 or not torch.backends.mkldnn.is_available():
+        return torch.nn.functional.linear(rows, weight, bias)
+    pixels = rows.contiguous().unsqueeze(2).permute(0, 3, 1, 2)  # (B, C, N, 1), channels last
+    return torch.nn.functional.conv2d(pixels, weight[:, :, None, None], bias).permute(0, 2, 3, 1).squeeze(2)
+
+
+def products(queries: Tensor, vectors: Tensor) -> Tensor:
+    """`queries @ vectors.T`, (Q, D) and (M, D) -> (Q, M), for few queries: at the speed of reading the vectors."""
+    scores = queries.new_empty(len(vectors), len(queries))
+    _over_batch(_products, vectors.contiguous(), queries.contiguous(), scores)
+    return scores.T
+
+
+def count_at_least(similarities: Tensor, of_rows: Tensor, of_columns: Tensor) -> tuple[Tensor, Tensor]:
+    """How many values of each row, and of each column, are at least its own threshold: (C, I) -> (C,), (I,).
+
+    One pass over memory. A NaN among them makes the count of its row negative.
+    """
+    texts, images = similarities.shape
+    in_rows = torch.empty(texts, dtype=torch.int64)
+    in_columns = torch.zeros(-(-texts // GROUP), images, dtype=torch.int32)  # each thread counts by itself
+    _over_batch(_count_at_least, in_columns, similarities.contiguous(), of_rows, of_columns, in_rows)
+    return in_rows, in_columns.sum(0)
 
 
 class _AdPoolLevels(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, mask: Tensor, score: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, features: Tensor, mask: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
         token, soft, total = features.new_empty(3, len(features), features.shape[2])
-        weights, order = features.new_empty(features.shape[:2]), _room_for_order(features, keep)
-        _over_batch(_levels, features, mask, score, *_networks_of(mask), keep, order, weights, token, soft, total)
-        ctx.save_for_backward(features, order, mask, score, weights, soft, total)
+        weights = features.new_empty(features.shape[:2])
+        _over_batch(_levels, features, mask, score, *_networks_of(mask), weights, token, soft, total)
+        ctx.save_for_backward(features, mask, score, weights, soft, total)
         return token, soft
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        features, order, mask, score, weights, soft, total = ctx.saved_tensors
+        features, mask, score, weights, soft, total = ctx.saved_tensors
         to_token, to_soft = (gradient.contiguous() for gradient in gradients)
-        to_features, to_score = torch.empty_like(features), torch.zeros_like(soft)
+        to_features, to_score = torch.empty_like(features), torch.empty_like(soft)
         _over_batch(
-            _levels_backward, features, order, mask, score, weights, soft, total, to_token, to_soft,
+            _levels_backward, features, mask, score, *_networks_of(mask), weights, soft, total, to_token, to_soft,
             to_features, to_score,
         )  # fmt: skip
-        return to_features, None, to_score.sum(0), None
+        return to_features, None, to_score.sum(0)
 
 
 class _SortRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, mask: Tensor, keep: bool) -> Tensor:
-        values, order = torch.empty_like(features), _room_for_order(features, keep)
-        _over_batch(_sort, features, mask, *_networks_of(mask), keep, values, order)
-        ctx.save_for_backward(order, mask)
+    def forward(ctx: Any, features: Tensor, mask: Tensor) -> Tensor:
+        values = torch.empty_like(features)
+        _over_batch(_sort, features, mask, *_networks_of(mask), values)
+        ctx.save_for_backward(features, mask)
         return values
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        order, mask = ctx.saved_tensors
-        to_features = torch.empty_like(gradients[0], memory_format=torch.contiguous_format)
-        _over_batch(_unsort, gradients[0].contiguous(), order, mask, to_features)
-        return to_features, None, None
+        features, mask = ctx.saved_tensors
+        to_features = torch.empty_like(features)
+        _over_batch(_sort_backward, features, mask, *_networks_of(mask), gradients[0].contiguous(), to_features)
+        return to_features, None
 
 
 class _SoftmaxSum(torch.autograd.Function):
@@ -168,11 +203,6 @@ class _SoftmaxSum(torch.autograd.Function):
         return None if same else to_scores, to_values, None
 
 
-def _room_for_order(features: Tensor, keep: bool) -> Tensor:
-    """Space for the row that each sorted value came from; none if it is not kept."""
-    return torch.empty(features.shape if keep else (0, 0, 0), dtype=torch.uint16)
-
-
 def _networks_of(mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return _networks(frozenset(mask.sum(1).tolist()))
 
@@ -193,17 +223,22 @@ if hasattr(os, "register_at_fork"):
 
 
 def _over_batch(kernel: Callable[..., None], *arguments: Tensor | np.ndarray | bool) -> None:
-    """Run a kernel on slices of the batch at once and wait for all."""
+    """Run a kernel on slices of the batch at once and wait for all.
+
+    There are more slices than threads: PyTorch's own threads keep spinning for a while after each of
+    its operations, so that not all of ours advance equally.
+    """
     global _threads
     arrays = [a.detach().numpy() if isinstance(a, Tensor) else a for a in arguments]
-    items, count = len(arrays[0]), torch.get_num_threads()  # type: ignore[arg-type]
+    items, threads = len(arrays[0]), torch.get_num_threads()  # type: ignore[arg-type]
+    count = SLICES * threads if threads > 1 else 1
     cuts = [items * number // count for number in range(count + 1)]
     slices = [(start, stop) for start, stop in itertools.pairwise(cuts) if stop > start]
     if len(slices) == 1:
         kernel(*slices[0], *arrays)
         return
     if _threads is None:
-        _threads = ThreadPoolExecutor(count)
+        _threads = ThreadPoolExecutor(threads)
     for future in [_threads.submit(kernel, *bounds, *arrays) for bounds in slices]:
         future.result()
 
@@ -250,47 +285,40 @@ def _sort_block(block, networks, first, last):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _sort_columns(features, mask, item, column, networks, bounds, keep, block, keys):  # type: ignore[no-untyped-def]
-    """Fill a block with 64 sorted columns; how many rows there are.
+def _sort_with_origin(features, mask, item, column, networks, bounds, block, origin, keys):  # type: ignore[no-untyped-def]
+    """Fill a block with 64 sorted columns, and `origin` with the row of each value; how many rows there are.
 
-    With `keep`, what is sorted are integers made of a value (upper half) and its row (lower half; of
-    equal values the first row wins), and they stay in `keys`.
+    What is sorted are integers: a value in the upper half, in a form that orders like the float, and
+    its row in the lower half, so that of equal values the first row wins.
     """
     n = _load(features, mask, item, column, block)
-    if not keep:
-        _sort_block(block, networks, bounds[n, 0], bounds[n, 1])
-        return n
-    bits, n = block.view(np.int32), 0
-    for row in range(mask.shape[1]):
+    bits, low = block.view(np.int32), np.int64(0xFFFFFFFF)
+    place = 0
+    for row in range(features.shape[1]):
         if mask[item, row]:
             for j in range(LANES):
-                bit = np.int32(0) if block[n, j] == 0 else bits[n, j]  # −0 and 0 are equal
-                ordered = bit ^ ((bit >> np.int32(31)) & np.int32(0x7FFFFFFF))  # orders like the float
-                keys[n, j] = (np.int64(ordered) << np.int64(32)) | (np.int64(0xFFFFFFFF) - row)
-            n += 1
+                bit = np.int32(0) if block[place, j] == 0 else bits[place, j]  # −0 and 0 are equal
+                ordered = bit ^ ((bit >> np.int32(31)) & np.int32(0x7FFFFFFF))
+                keys[place, j] = (np.int64(ordered) << np.int64(32)) | (low - row)
+            place += 1
     _sort_block(keys, networks, bounds[n, 0], bounds[n, 1])
     for row in range(n):
         for j in range(LANES):
             ordered = np.int32(keys[row, j] >> np.int64(32))
             bits[row, j] = ordered ^ ((ordered >> np.int32(31)) & np.int32(0x7FFFFFFF))
+        for j in range(LANES):
+            origin[row, j] = np.int32(low - (keys[row, j] & low))
     return n
 
 
 @_compiled
-def _store_order(keys, row, width, order, item, column):  # type: ignore[no-untyped-def]
-    for j in range(width):
-        low = np.int64(0xFFFFFFFF)
-        order[item, row, column + j] = np.uint16(low - (keys[row, j] & low))
-
-
-@_compiled
-def _exponentials(block, row, top, power, scale, scale_bits):  # type: ignore[no-untyped-def]
-    """e^(block[row] − top) for differences of at most 0, as power · scale, 64 at a time.
+def _exponentials(values, row, column, top, power, scale, scale_bits):  # type: ignore[no-untyped-def]
+    """e^(values − top) for differences of at most 0, as power · scale, 64 at a time.
 
     x = q·ln 2 + r; e^r by a polynomial (Cephes), 2^q by writing q into the exponent of a float.
     """
     for j in range(LANES):
-        x = max(block[row, j] - top[j], np.float32(-87.0))  # e^-87 is the smallest normal float
+        x = max(values[row, column + j] - top[column + j], np.float32(-87.0))  # e^-87 is the smallest normal float
         q = np.int32(x * np.float32(1.44269504) - np.float32(0.5))
         r = x - np.float32(q) * np.float32(0.693359375) + np.float32(q) * np.float32(2.12194440e-4)
         p = np.float32(1.9875691500e-4)
@@ -330,13 +358,35 @@ def _fetch(features, item):  # type: ignore[no-untyped-def]
 
 
 @_compiled
+def _put(block, whole, column):  # type: ignore[no-untyped-def]
+    """Copy a block to its columns of an item."""
+    for row in range(len(block)):
+        for j in range(LANES):
+            whole[row, column + j] = block[row, j]
+
+
+@_compiled
+def _write(whole, features, item):  # type: ignore[no-untyped-def]
+    """Write an item once from front to back, as it was read."""
+    for row in range(features.shape[1]):
+        for column in range(features.shape[2]):
+            features[item, row, column] = whole[row, column]
+
+
+@_compiled
+def _whole_blocks(columns):  # type: ignore[no-untyped-def]
+    """Columns up to a full block: inner loops of a fixed length."""
+    return (columns + LANES - 1) // LANES * LANES
+
+
+@_compiled
 def _levels(  # type: ignore[no-untyped-def]
-    start, stop, features, mask, score, networks, bounds, keep, order, weights, token, soft, total
+    start, stop, features, mask, score, networks, bounds, weights, token, soft, total
 ):
     """Both levels of AdPool. Only one item's sorted values exist at a time."""
     rows, columns = features.shape[1], features.shape[2]
-    padded = (columns + LANES - 1) // LANES * LANES  # whole blocks: inner loops of a fixed length
-    block, keys = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.int64)
+    padded = _whole_blocks(columns)
+    block = np.empty((rows, LANES), np.float32)
     power, scale, top = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     scale_bits = scale.view(np.int32)
     sums, summed = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
@@ -349,23 +399,21 @@ def _levels(  # type: ignore[no-untyped-def]
         token[item, 0] = _fetch(features, item)  # overwritten below; unused, the compiler would drop it
         scores[:] = 0
         for column in range(0, columns, LANES):
-            n = _sort_columns(features, mask, item, column, networks, bounds, keep, block, keys)
-            width = min(LANES, columns - column)
+            n = _load(features, mask, item, column, block)
+            _sort_block(block, networks, bounds[n, 0], bounds[n, 1])
             for j in range(LANES):
                 top[j] = block[0, j]
                 sums[j] = 0
                 summed[j] = 0
             for row in range(n):
-                _exponentials(block, row, top, power, scale, scale_bits)
+                _exponentials(block, row, 0, top, power, scale, scale_bits)
                 for j in range(LANES):
                     sums[j] += power[j]
                     summed[j] += power[j] * block[row, j]
                 for j in range(LANES):
                     scores[row, j] += block[row, j] * line[column + j]
                     ranked[row, column + j] = block[row, j]
-                if keep:
-                    _store_order(keys, row, width, order, item, column)
-            for j in range(width):
+            for j in range(min(LANES, columns - column)):
                 total[item, column + j] = sums[j]
                 soft[item, column + j] = summed[j] / sums[j]
         for row in range(n):
@@ -382,7 +430,7 @@ def _levels(  # type: ignore[no-untyped-def]
 
 @_compiled
 def _levels_backward(  # type: ignore[no-untyped-def]
-    start, stop, features, order, mask, score, weights, soft, total, to_token, to_soft, to_features, to_score
+    start, stop, features, mask, score, networks, bounds, weights, soft, total, to_token, to_soft, to_features, to_score
 ):
     """Gradient of both levels, put back to the rows that the values came from.
 
@@ -390,105 +438,103 @@ def _levels_backward(  # type: ignore[no-untyped-def]
     Embedding level: du = δ (1 + u − soft) to_soft, with δ = e^(u − top) / total.
     """
     rows, columns = features.shape[1], features.shape[2]
-    block, back = np.zeros((rows, LANES), np.float32), np.zeros((rows, LANES), np.float32)
-    power, scale, top = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.zeros(LANES, np.float32)
+    blocks = (columns + LANES - 1) // LANES
+    ranked, origin = np.empty((blocks, rows, LANES), np.float32), np.empty((blocks, rows, LANES), np.int32)
+    keys, back = np.empty((rows, LANES), np.int64), np.empty((rows, LANES), np.float32)
+    power, scale, top = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     scale_bits = scale.view(np.int32)
-    outer, centre = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
-    ranked, slope = np.empty((rows, columns), np.float32), np.empty(rows, np.float32)
+    line, outer = np.zeros(blocks * LANES, np.float32), np.zeros(blocks * LANES, np.float32)
+    inner, centre, pull = np.zeros(LANES, np.float32), np.zeros(LANES, np.float32), np.empty(LANES, np.float32)
+    slope, whole = np.empty(rows, np.float32), np.empty((rows, blocks * LANES), np.float32)
+    line[:columns] = score
     for item in range(start, stop):
         n = 0
-        for row in range(rows):
-            n += mask[item, row]
-        for column in range(0, columns, LANES):  # sort again, by the order that is known now
-            width = min(LANES, columns - column)
-            for row in range(rows):
-                for j in range(width):
-                    block[row, j] = features[item, row, column + j]
+        to_score[item, 0] = _fetch(features, item)  # overwritten below
+        outer[:columns] = to_token[item]
+        slope[:] = 0
+        for number in range(blocks):
+            block, column = ranked[number], number * LANES
+            n = _sort_with_origin(features, mask, item, column, networks, bounds, block, origin[number], keys)
             for row in range(n):
-                for j in range(width):
-                    ranked[row, column + j] = block[order[item, row, column + j], j]
+                part = np.float32(0)
+                for j in range(LANES):
+                    part += outer[column + j] * block[row, j]
+                slope[row] += part
         mean = np.float32(0)
         for row in range(n):
-            part = np.float32(0)
-            for column in range(columns):
-                part += to_token[item, column] * ranked[row, column]
-            slope[row] = part
-            mean += weights[item, row] * part
+            mean += weights[item, row] * slope[row]
         for row in range(n):
             slope[row] = weights[item, row] * (slope[row] - mean)
         back[:] = 0
-        for column in range(0, columns, LANES):
+        for number in range(blocks):
+            block, home, column = ranked[number], origin[number], number * LANES
             width = min(LANES, columns - column)
             for j in range(width):
-                top[j] = ranked[0, column + j]
-                outer[j] = to_soft[item, column + j] / total[item, column + j]
+                inner[j] = to_soft[item, column + j] / total[item, column + j]
                 centre[j] = soft[item, column + j]
+            for j in range(LANES):
+                top[j] = block[0, j]
+                pull[j] = 0
             for row in range(n):
-                for j in range(width):
-                    block[row, j] = ranked[row, column + j]
-                _exponentials(block, row, top, power, scale, scale_bits)
+                _exponentials(block, row, 0, top, power, scale, scale_bits)
                 share, s = weights[item, row], slope[row]
-                for j in range(width):
-                    value, push = block[row, j], power[j] * outer[j]
-                    to_score[item, column + j] += s * value
-                    power[j] = share * to_token[item, column + j] + s * score[column + j]
-                    power[j] += push + push * (value - centre[j])
-                for j in range(width):
-                    back[order[item, row, column + j], j] = power[j]
-            for row in range(rows):
-                for j in range(width):
-                    to_features[item, row, column + j] = back[row, j]
+                for j in range(LANES):
+                    value, push = block[row, j], power[j] * inner[j]
+                    pull[j] += s * value
+                    power[j] = share * outer[column + j] + s * line[column + j] + push + push * (value - centre[j])
+                for j in range(LANES):
+                    back[home[row, j], j] = power[j]
+            for j in range(width):
+                to_score[item, column + j] = pull[j]
+            _put(back, whole, column)
+        _write(whole, to_features, item)
 
 
 @_compiled
-def _sort(start, stop, features, mask, networks, bounds, keep, values, order):  # type: ignore[no-untyped-def]
+def _sort(start, stop, features, mask, networks, bounds, values):  # type: ignore[no-untyped-def]
     rows, columns = features.shape[1], features.shape[2]
-    block, keys = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.int64)
+    block, ranked = np.empty((rows, LANES), np.float32), np.empty((rows, _whole_blocks(columns)), np.float32)
     for item in range(start, stop):
+        values[item, 0, 0] = _fetch(features, item)  # overwritten below
         for column in range(0, columns, LANES):
-            width = min(LANES, columns - column)
-            n = _sort_columns(features, mask, item, column, networks, bounds, keep, block, keys)
-            for row in range(n):
-                for j in range(width):
-                    values[item, row, column + j] = block[row, j]
-                if keep:
-                    _store_order(keys, row, width, order, item, column)
-            for row in range(n, rows):
-                for j in range(width):
-                    values[item, row, column + j] = 0
+            n = _load(features, mask, item, column, block)
+            _sort_block(block, networks, bounds[n, 0], bounds[n, 1])
+            block[n:] = 0
+            _put(block, ranked, column)
+        _write(ranked, values, item)
 
 
 @_compiled
-def _unsort(start, stop, gradient, order, mask, to_features):  # type: ignore[no-untyped-def]
+def _sort_backward(start, stop, features, mask, networks, bounds, gradient, to_features):  # type: ignore[no-untyped-def]
     """Send the gradient of each sorted value home; padded rows get 0."""
-    rows, columns = gradient.shape[1], gradient.shape[2]
-    back = np.empty((rows, LANES), np.float32)
+    rows, columns = features.shape[1], features.shape[2]
+    block, home = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.int32)
+    keys, back = np.empty((rows, LANES), np.int64), np.empty((rows, LANES), np.float32)
+    whole = np.empty((rows, _whole_blocks(columns)), np.float32)
     for item in range(start, stop):
-        n = 0
-        for row in range(rows):
-            n += mask[item, row]
+        to_features[item, 0, 0] = _fetch(features, item) + _fetch(gradient, item)  # overwritten below
         back[:] = 0
         for column in range(0, columns, LANES):
-            width = min(LANES, columns - column)
+            n = _sort_with_origin(features, mask, item, column, networks, bounds, block, home, keys)
             for row in range(n):
-                for j in range(width):
-                    back[order[item, row, column + j], j] = gradient[item, row, column + j]
-            for row in range(rows):
-                for j in range(width):
-                    to_features[item, row, column + j] = back[row, j]
+                for j in range(min(LANES, columns - column)):
+                    back[home[row, j], j] = gradient[item, row, column + j]
+            _put(back, whole, column)
+        _write(whole, to_features, item)
 
 
 @_compiled
 def _softmax_sum(start, stop, scores, values, mask, result, top, total):  # type: ignore[no-untyped-def]
     rows, columns = scores.shape[1], scores.shape[2]
-    block, peak = np.zeros((rows, LANES), np.float32), np.empty(LANES, np.float32)
-    power, scale = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    block, other = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.float32)
+    power, scale, peak = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     scale_bits = scale.view(np.int32)
-    sums, summed = np.empty(LANES, np.float32), np.zeros(LANES, np.float32)
+    sums, summed = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     for item in range(start, stop):
+        result[item, 0] = _fetch(scores, item) + _fetch(values, item)  # overwritten below
         for column in range(0, columns, LANES):
-            width = min(LANES, columns - column)
             n = _load(scores, mask, item, column, block)
+            _load(values, mask, item, column, other)
             for j in range(LANES):
                 peak[j] = block[0, j]
                 sums[j] = 0
@@ -496,15 +542,12 @@ def _softmax_sum(start, stop, scores, values, mask, result, top, total):  # type
             for row in range(1, n):
                 for j in range(LANES):
                     peak[j] = max(peak[j], block[row, j])
-            n = 0
-            for row in range(rows):
-                if mask[item, row]:
-                    _exponentials(block, n, peak, power, scale, scale_bits)
-                    for j in range(width):
-                        sums[j] += power[j]
-                        summed[j] += power[j] * values[item, row, column + j]
-                    n += 1
-            for j in range(width):
+            for row in range(n):
+                _exponentials(block, row, 0, peak, power, scale, scale_bits)
+                for j in range(LANES):
+                    sums[j] += power[j]
+                    summed[j] += power[j] * other[row, j]
+            for j in range(min(LANES, columns - column)):
                 top[item, column + j] = peak[j]
                 total[item, column + j] = sums[j]
                 result[item, column + j] = summed[j] / sums[j]
@@ -516,33 +559,55 @@ def _softmax_sum_backward(  # type: ignore[no-untyped-def]
 ):
     """With δ the softmax: d values = δ g and d scores = δ (values − result) g; their sum if both are the `same`."""
     rows, columns = scores.shape[1], scores.shape[2]
-    block, peak = np.zeros((1, LANES), np.float32), np.zeros(LANES, np.float32)
+    padded = _whole_blocks(columns)
+    line, peak, share = np.zeros((1, padded), np.float32), np.zeros(padded, np.float32), np.empty(padded, np.float32)
+    inverse = np.empty(columns, np.float32)
     power, scale = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     scale_bits = scale.view(np.int32)
-    inverse = np.empty(columns, np.float32)
     for item in range(start, stop):
         for column in range(columns):
             inverse[column] = gradient[item, column] / total[item, column]
+            peak[column] = top[item, column]
         for row in range(rows):
             if not mask[item, row]:
-                for column in range(columns):
-                    to_values[item, row, column] = 0
-                    to_scores[item, row, column] = 0
+                to_values[item, row] = 0
+                to_scores[item, row] = 0
                 continue
+            for column in range(columns):
+                line[0, column] = scores[item, row, column]
             for column in range(0, columns, LANES):
-                width = min(LANES, columns - column)
-                for j in range(width):
-                    block[0, j] = scores[item, row, column + j]
-                    peak[j] = top[item, column + j]
-                _exponentials(block, 0, peak, power, scale, scale_bits)
-                for j in range(width):
-                    power[j] *= inverse[column + j]
+                _exponentials(line, 0, column, peak, power, scale, scale_bits)
+                for j in range(LANES):
+                    share[column + j] = power[j]
+            for column in range(columns):
+                push = share[column] * inverse[column]
+                slope = push * (values[item, row, column] - result[item, column])
                 if same:
-                    for j in range(width):
-                        d = column + j
-                        to_values[item, row, d] = power[j] + power[j] * (values[item, row, d] - result[item, d])
+                    to_values[item, row, column] = push + slope
                 else:
-                    for j in range(width):
-                        d = column + j
-                        to_scores[item, row, d] = power[j] * (values[item, row, d] - result[item, d])
-                        to_values[item, row, d] = power[j]
+                    to_values[item, row, column] = push
+                    to_scores[item, row, column] = slope
+
+
+@_compiled
+def _products(start, stop, vectors, queries, scores):  # type: ignore[no-untyped-def]
+    for number in range(start, stop):
+        for query in range(len(queries)):
+            total = np.float32(0)
+            for d in range(vectors.shape[1]):
+                total += vectors[number, d] * queries[query, d]
+            scores[number, query] = total
+
+
+@_compiled
+def _count_at_least(start, stop, in_columns, similarities, of_rows, of_columns, in_rows):  # type: ignore[no-untyped-def]
+    texts, images = similarities.shape
+    for group in range(start, stop):
+        for text in range(group * GROUP, min(texts, (group + 1) * GROUP)):
+            threshold, count, broken = of_rows[text], 0, 0
+            for image in range(images):
+                value = similarities[text, image]
+                count += value >= threshold
+                broken += value != value
+                in_columns[group, image] += value >= of_columns[image]
+            in_rows[text] = -1 if broken else count

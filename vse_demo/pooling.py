@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vse_demo import kernels
-from vse_demo.layers import check_choice
+from vse_demo.layers import RowLinear, check_choice
 
 VARIANTS = ("paper", "official")  # the equations of the paper, or the authors' code where they part
 
@@ -177,7 +177,7 @@ class AdPool(nn.Module):
         self.token, self.embedding = token, embedding
         self.fixed_balance = balance
         if token:
-            self.token_score = nn.Linear(dim, 1, bias=False) if variant == "paper" else nn.Linear(dim, dim)
+            self.token_score = nn.Linear(dim, 1, bias=False) if variant == "paper" else RowLinear(dim, dim)
         if token and embedding and balance is None:
             self.balance_score = nn.Linear(dim, 1, bias=False)
 
@@ -212,7 +212,7 @@ class AdPool(nn.Module):
         """Of each sorted row (B, N), or of each of its values (B, N, D)."""
         if self.variant == "paper":
             return self.token_score(values).squeeze(-1)
-        return self.token_score(values).relu()
+        return self.token_score(values).relu_()
 
     def balance(self, token: Tensor, soft: Tensor) -> Tensor:
         """The weights (B, 2) of the token level and the embedding level."""

@@ -3,7 +3,7 @@
 PyTorch's own gives the same numbers, but its backward pass over a packed batch fills a gradient of
 the size of the whole batch once for every step of the longest sequence. Here only the recurrence
 itself goes step by step, both directions at once; everything else is a matrix product over all steps.
-On other devices PyTorch's kernels are used.
+On other devices, and inside `kernels.plain()`, PyTorch's own is used.
 """
 
 from collections.abc import Iterator
@@ -14,33 +14,32 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from vse_demo import kernels
+
 
 def bidirectional_states(gru: nn.GRU, features: Tensor, lengths: Tensor) -> Tensor:
     """States (B, N, 2, H) of a one-layer bidirectional GRU over (B, N, E); 0 after a sequence's end.
 
     Item `[b, n, 0]` has read `features[b, :n + 1]`, item `[b, n, 1]` has read `features[b, n:lengths[b]]`.
     """
-    if features.device.type != "cpu":
+    if features.device.type != "cpu" or kernels.switched_off():
         packed = pack_padded_sequence(features, lengths.cpu(), batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=features.shape[1])
         return states.unflatten(-1, (2, -1))
     batch, width, _ = features.shape
+    if batch == 1 and lengths[0] == width and not torch.is_grad_enabled():  # a query: nothing to pack or to keep
+        return gru(features)[0].unflatten(-1, (2, -1))
     # Packed rows: the first step of all sequences, the longest first, then the second step of all that have one …
     order = lengths.argsort(descending=True, stable=True)
     step, place = (torch.arange(int(lengths.max())).unsqueeze(1) < lengths[order]).nonzero(as_tuple=True)
     sequence = order[place]
     ways = sequence * width + torch.stack([step, lengths[sequence] - 1 - step])  # (2, P) rows of (B N, E), both ways
     rows = features.reshape(batch * width, -1)
-    gates = torch.stack(
-        [
-            nn.functional.linear(rows[ways[way]], getattr(gru, f"weight_ih_l0{end}"), getattr(gru, f"bias_ih_l0{end}"))
-            for way, end in enumerate(("", "_reverse"))
-        ]
+    weight_in, bias_in, weight, bias = (
+        torch.stack([getattr(gru, f"{name}_l0"), getattr(gru, f"{name}_l0_reverse")])
+        for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
     )
-    weight, bias = (
-        torch.stack([getattr(gru, f"{name}_hh_l0"), getattr(gru, f"{name}_hh_l0_reverse")])
-        for name in ("weight", "bias")
-    )
+    gates = _products(rows[ways], weight_in, bias_in)  # (2, P, 3H)
     states = _Recurrence.apply(gates, weight, bias, step.bincount().tolist())  # (2, P, H)
     whole = states.new_zeros(2, batch * width, gru.hidden_size)
     return whole.scatter(1, ways.unsqueeze(-1).expand_as(states), states).unflatten(1, (batch, width)).movedim(0, 2)
@@ -60,7 +59,7 @@ class _Recurrence(torch.autograd.Function):
             gates.new_empty(*gates.shape[:2], width) for width in (2 * size, size, size, size)
         )
         for rows, state_before in _steps(counts, states):
-            recurrent = torch.baddbmm(bias.unsqueeze(1), state_before, weight.mT)
+            recurrent = _products(state_before, weight, bias)
             torch.sigmoid(gates[:, rows, : 2 * size] + recurrent[..., : 2 * size], out=both[:, rows])
             recalled[:, rows] = recurrent[..., 2 * size :]
             reset, update = both[:, rows].chunk(2, -1)
@@ -77,7 +76,7 @@ class _Recurrence(torch.autograd.Function):
         size = weight.shape[2]
         to_gates = grad.new_empty(*grad.shape[:2], 3 * size)
         to_recurrent = torch.empty_like(to_gates)
-        carried = grad.new_zeros(2, 0, size)
+        carried, back = grad.new_zeros(2, 0, size), weight.mT.contiguous()
         steps = list(_steps(ctx.counts, states))
         for rows, state_before in reversed(steps):
             here = grad[:, rows].clone()
@@ -88,9 +87,15 @@ class _Recurrence(torch.autograd.Function):
             for_reset = for_new * recalled[:, rows] * reset * (1 - reset)
             to_gates[:, rows] = torch.cat([for_reset, for_update, for_new], -1)
             to_recurrent[:, rows] = torch.cat([for_reset, for_update, for_new * reset], -1)
-            carried = torch.baddbmm(here * update, to_recurrent[:, rows], weight)
-        to_weight = to_recurrent.mT @ torch.cat([state_before for _, state_before in steps], 1)
+            carried = here * update + _products(to_recurrent[:, rows], back)
+        to_weight = _products(to_recurrent.mT, torch.cat([state_before for _, state_before in steps], 1).mT)
         return to_gates, to_weight, to_recurrent.sum(1), None
+
+
+def _products(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer for each direction: (2, P, in) and (2, out, in) -> (2, P, out)."""
+    biases = (None, None) if bias is None else bias
+    return torch.cat([kernels.linear(rows[way : way + 1], weight[way], biases[way]) for way in (0, 1)])
 
 
 def _steps(counts: list[int], states: Tensor) -> Iterator[tuple[slice, Tensor]]:

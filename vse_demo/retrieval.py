@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from vse_demo import kernels
 from vse_demo.data import CaptionedImages, ImageFile, content_digest, read_image
 from vse_demo.files import (
     FileError,
@@ -29,6 +30,7 @@ from vse_demo.files import (
 from vse_demo.model import VSE, Ensemble, ImageLike, unit
 
 FORMAT = 1
+FEW = 4  # queries
 BATCH = 32  # pictures that are decoded and encoded at a time
 
 Report = Callable[[int, int], object]  # pictures that are done, and all of them
@@ -52,11 +54,18 @@ def top_k(queries: Tensor, vectors: Tensor, k: int, chunk: int = 65536) -> tuple
     scores = queries.new_empty(len(queries), 0)
     numbers = torch.empty(len(queries), 0, dtype=torch.int64)
     for start in range(0, len(vectors), chunk):
-        here = queries @ vectors[start : start + chunk].T
+        here = _products(queries, vectors[start : start + chunk])
         best, where = here.topk(min(k, here.shape[1]), dim=1)
         scores, order = torch.cat([scores, best], 1).topk(min(k, scores.shape[1] + best.shape[1]), dim=1)
         numbers = torch.cat([numbers, where + start], 1).gather(1, order)
     return scores, numbers
+
+
+def _products(queries: Tensor, vectors: Tensor) -> Tensor:
+    """`queries @ vectors.T`; a few queries do not keep a matrix product busy, and have a kernel of their own."""
+    if len(queries) <= FEW and kernels.usable(queries, vectors):
+        return kernels.products(queries, vectors)
+    return queries @ vectors.T
 
 
 @dataclass
