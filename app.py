@@ -48,20 +48,19 @@ THEME = gr.themes.Soft(
     primary_hue="blue", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
 )  # nothing is fetched
 CSS = """
-.gradio-container { max-width: 1160px !important; margin: auto !important; }
+html { scrollbar-gutter: stable; }
+.gradio-container { width: 100% !important; max-width: 1160px !important; margin: auto !important; }
 .main.app { padding: 12px clamp(12px, 3vw, 32px) !important; } .html-container { padding: 0 !important; }
 #head { align-items: end; } footer .divider { display: none; }
 #found-pictures { min-height: 240px; } #found-captions { min-height: 270px; } #space { min-height: 720px; }
-.why { min-height: 440px; }
+#ask { min-height: 160px; } .why { min-height: 440px; }
 @media (max-width: 760px) {
   .prose h1 { font-size: 21px; } .tab-container button { padding: 0 4px; font-size: 13px; }
-  .tabs { max-width: calc(100vw - 24px); }
-  #head > * { min-width: 100% !important; }
-  #found-pictures { min-height: 600px; } #space { min-height: 300px; } .why { min-height: 1100px; }
+  .tabs { max-width: calc(100vw - 24px); } #head > * { min-width: 100% !important; }
+  #ask { min-height: 270px; } #found-pictures { min-height: 630px; } #space { min-height: 300px; }
+  .why { min-height: 1000px; }
 }
 """
-
-
 Piece = functools.partial(gr.HTML, apply_default_css=False)  # of the page, made by `figures` or `atlas`
 
 
@@ -167,16 +166,17 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
     page = Page(service)
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=KEPT) as blocks:
         names, captions = gr.State([]), gr.State([])  # of the results on the page
-        query, latest, mapped = gr.State(""), gr.State(""), gr.State("")  # see Page.find_images and Page.draw_map
-        first = gr.State(examples[0])
+        query, latest = gr.State(examples[0]), gr.State("")  # the sentence of these results, what was given last
+        mapped = gr.State("")  # the model whose map is on the page
         with gr.Row(elem_id="head"):
             gr.Markdown(INTRODUCTION)
             with gr.Column(scale=0, min_width=240):
                 models = [(NAMES.get(name, name), name) for name in service.sources]
                 model = gr.Dropdown(models, value=service.default, label="Model", visible=len(models) > 1)
         with gr.Tab("Find pictures"):
-            sentence, search = add_search("A sentence", f"Describe a picture: {examples[0]}", "Search")
-            chips = gr.Examples([[each] for each in examples], sentence, label="Try one of these")
+            with gr.Column(elem_id="ask"):
+                sentence, search = add_search("A sentence", f"Describe a picture: {examples[0]}", "Search")
+                chips = gr.Examples([[each] for each in examples], sentence, label="Try one of these")
             found = Piece(js_on_load=figures.CHOOSE, elem_id="found-pictures")
             image_reasons = Piece(elem_classes="why")
         with gr.Tab("Find captions", visible=bool(service.captions)):
@@ -201,17 +201,18 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
         add_endpoints(service, sentence, picture, model)  # first, so that their names are theirs
         find_images, find_captions = in_plain_words(page.find_images), in_plain_words(page.find_captions)
         of_images, of_captions = [found, image_reasons, names], [found_captions, caption_reasons, captions]
-        for triggers, field, shown in (
-            ([sentence.submit, search.click], sentence, found),
-            ([chips.load_input_event.then], sentence, found),
-            ([blocks.load], first, found),
-            ([place.submit, show.click], place, space),
+        for trigger, field, shown in (
+            (blocks.load, query, found),
+            (sentence.submit, sentence, found),
+            (search.click, sentence, found),
+            (chips.load_input_event.then, sentence, found),
+            (place.submit, place, space),
+            (show.click, place, space),
         ):
-            for trigger in triggers:
-                trigger(
-                    find_images, [field, model, mapped], [*of_images, space, query, latest],
-                    show_progress_on=shown, api_visibility="private",
-                )  # fmt: skip
+            trigger(
+                find_images, [field, model, mapped], [*of_images, space, query, latest],
+                show_progress_on=shown, api_visibility="private",
+            )  # fmt: skip
         samples.select(page.pick, None, picture, api_visibility="private")
         picture.change(
             find_captions, [picture, model, mapped], [*of_captions, space, latest],

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -372,21 +373,22 @@ def test_another_model_answers_anew(page: Page) -> None:
 
 
 def test_nothing_jumps(page: Page) -> None:
-    """The sum of layout shifts, as browsers measure it: below 0.1 is good."""
-    shifts = [page.evaluate("window.shift")]  # while it was loaded
+    """Layout shifts, as browsers measure them: a sum below 0.1 is good."""
+    shifts = {"load": page.evaluate("window.shift")}
+    page.evaluate("window.shift = 0")
     search(page, CAPTION)
     page.locator("#found-pictures .card").nth(3).click()
     search(page, "a crowd at a concert")
     page.wait_for_timeout(500)
-    shifts.append(page.evaluate("window.shift"))
+    shifts["search"] = page.evaluate("window.shift")
     open_tab(page, "Find captions")
     page.wait_for_timeout(500)
     page.evaluate("window.shift = 0")  # another tab is another screen
     page.locator("#samples .card").nth(3).click()
     expect(page.locator("#found-captions .card")).to_have_count(5)
     page.wait_for_timeout(500)
-    shifts.append(page.evaluate("window.shift"))
-    assert max(shifts) < 0.1, shifts
+    shifts["captions"] = page.evaluate("window.shift")
+    assert max(shifts.values()) < 0.1, shifts
 
 
 def test_every_tab_fits_a_phone_in_the_dark(phone: Page) -> None:
@@ -403,6 +405,13 @@ def test_every_tab_fits_a_phone_in_the_dark(phone: Page) -> None:
     paper = phone.locator(".gradio-container").evaluate(f"{colour}.backgroundColor")
     light, dark = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (text, paper))
     assert light > 400 > 200 > dark
+
+
+def test_the_screenshots_of_the_readme_are_there_and_small() -> None:
+    shown = re.findall(r"assets/screenshots/[\w.]+", (ROOT / "README.md").read_text(encoding="utf-8"))
+    files = sorted((ROOT / "assets" / "screenshots").iterdir())
+    assert {ROOT / name for name in shown} == set(files)
+    assert sum(file.stat().st_size for file in files) < 1_500_000
 
 
 # One's own pictures
@@ -435,6 +444,13 @@ def test_a_folder_or_model_that_is_none_is_refused(start_python: Callable[..., o
         process = start_python(app.__file__, option, tmp_path / "nowhere")
         assert message in process.communicate()[1]  # type: ignore[attr-defined]
         assert process.returncode == 1  # type: ignore[attr-defined]
+
+
+def test_a_space_installs_what_the_app_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {*project["dependencies"], *project["optional-dependencies"]["app"]}
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    assert {line for line in lines if not line.startswith("#")} == needed
 
 
 def test_a_space_can_choose_the_address() -> None:

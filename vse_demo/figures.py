@@ -55,12 +55,13 @@ STYLE = """
 .card:focus-visible { outline: 3px solid var(--color-accent); outline-offset: 2px; }
 .card[aria-pressed=true] { border-color: var(--color-accent); box-shadow: 0 0 0 1px var(--color-accent); }
 .card img { display: block; width: 100%; aspect-ratio: 4 / 3; object-fit: cover; margin: 0; }
-.card .line { display: flex; align-items: baseline; gap: 8px; padding: 6px 10px; }
+.card .line { display: flex; align-items: baseline; gap: 8px; padding: 6px 14px; }
 .card .score { font-variant-numeric: tabular-nums; font-weight: 600; }
 .card .caption { overflow-wrap: anywhere; }
 .card .mark { font-weight: 800; }
 .right .mark { color: var(--right); } .wrong .mark { color: var(--wrong); }
-.card.right { border-left: 6px solid var(--right); } .card.wrong { border-left: 6px solid var(--wrong); }
+.card.right::before, .card.wrong::before { content: ""; position: absolute; inset: 0 auto 0 0; width: 6px; }
+.card.right::before { background: var(--right); } .card.wrong::before { background: var(--wrong); }
 .reasons { display: grid; grid-template-columns: repeat(3, 1fr); gap: 24px; align-items: start; align-content: start;
   min-height: 420px; }
 .reasons > .head { grid-column: 1 / -1; margin: 0; }
