@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 
 import hostile
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 import app
-from vse_demo import VSE, ModelConfig, atlas, explain
+from vse_demo import VSE, ModelConfig, explain, figures
 from vse_demo.cli import main
 from vse_demo.data import open_dataset
 from vse_demo.service import Service, open_service
@@ -61,18 +63,49 @@ def service(model: Path, own_folder: Path, tmp_path_factory: pytest.TempPathFact
     return service
 
 
+class Tags(HTMLParser):
+    """The tags of a piece of a page, and all their attributes."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attributes}
+
+
+def is_harmless(piece: str) -> bool:
+    """Whether nothing in it can run, leave the page or be taken for a template."""
+    seen = Tags(piece)
+    piece.encode()
+    acts = [name for name in seen.attributes if name.startswith("on") or name in ("href", "srcdoc", "action")]
+    return not acts and not {*seen.tags} & {"script", "iframe", "a", "object", "style"} and "${" not in piece
+
+
 @pytest.mark.parametrize("text", hostile.TEXTS, ids=lambda text: text.title)
 def test_every_sentence_is_answered_or_refused_with_a_reason(service: Service, text: hostile.Text) -> None:
     search = app.in_plain_words(app.Page(service).find_images)
     if text.refused is None:
-        _, names, sentence, mark, *pictures, score = search(text.text, "given")
-        assert len(names) == 5
-        assert all(100 < picture.width < 2000 and 100 < picture.height < 3000 for picture in pictures)
-        assert "Score" in score
-        json.dumps([names, sentence, mark], ensure_ascii=False).encode()  # as the page gets it
+        cards, reasons, names, mark, sentence, _ = search(text.text, "given", "given")
+        assert len(names) == Tags(cards).tags.count("img") == 5
+        assert is_harmless(cards)
+        assert is_harmless(reasons)
+        assert "Why" in reasons
+        json.dumps([sentence, mark], ensure_ascii=False).encode()  # as the page gets it
     else:
         with pytest.raises(app.gr.Error, match=text.refused):
-            search(text.text, "given")
+            search(text.text, "given", "")
+
+
+def test_captions_of_strangers_are_nothing_but_text(service: Service) -> None:
+    page = app.Page(service)
+    cards = figures.caption_cards("Captions", service.find_captions(page.photo(page.samples[0]), k=999))
+    assert is_harmless(cards)
+    assert Tags(cards).tags.count("button") > 30
+    assert is_harmless(figures.sample_cards(page.samples, page.photo, service.describe))
 
 
 @pytest.mark.parametrize("value", [None, 5, ["a dog"], {"a": 1}, b"a dog"])
@@ -99,13 +132,11 @@ def test_captions_of_strangers_are_found_again(service: Service) -> None:
 
 
 def test_names_and_captions_of_strangers_are_nothing_but_text_on_the_map(service: Service) -> None:
-    page = atlas.draw_atlas(service.gallery(), service.map(), app.Page(service).picture)
-    template = page["html_template"]
-    template.encode()
-    tags = {piece.split(" ")[0].split(">")[0] for piece in template.split("<")[1:]}
-    assert tags == {"div", "/div", "svg", "/svg", "path", "circle", "g", "/g"}
-    assert template.count("${") == 3  # the three of the mark
+    template = app.Page(service).map("given")
+    value = re.compile(r"\$\{value\.\w+\}")
+    assert is_harmless(value.sub("", template))
     assert "{{" not in template
+    assert {"svg", "circle"} <= {*Tags(template).tags}
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
