@@ -48,16 +48,15 @@ THEME = gr.themes.Soft(
     primary_hue="blue", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
 )  # nothing is fetched
 CSS = """
-html { scrollbar-gutter: stable; }
 .gradio-container { width: 100% !important; max-width: 1160px !important; margin: auto !important; }
 .main.app { padding: 12px clamp(12px, 3vw, 32px) !important; } .html-container { padding: 0 !important; }
 #head { align-items: end; } footer .divider { display: none; }
-#found-pictures { min-height: 240px; } #found-captions { min-height: 270px; } #space { min-height: 720px; }
+#found-pictures { min-height: 228px; } #found-captions { min-height: 270px; } #space { min-height: 720px; }
 #ask { min-height: 160px; } .why { min-height: 440px; }
 @media (max-width: 760px) {
   .prose h1 { font-size: 21px; } .tab-container button { padding: 0 4px; font-size: 13px; }
   .tabs { max-width: calc(100vw - 24px); } #head > * { min-width: 100% !important; }
-  #ask { min-height: 270px; } #found-pictures { min-height: 630px; } #space { min-height: 300px; }
+  #ask { min-height: 240px; } #found-pictures { min-height: 630px; } #space { min-height: 300px; }
   .why { min-height: 1000px; }
 }
 """
@@ -146,7 +145,7 @@ class Page:
         return atlas.mark(self.service.place(query, model), self.service.map(model), label)
 
     def _map(self, model: str) -> str:
-        return atlas.draw_atlas(self.service.gallery(model), self.service.map(model), self.photo)
+        return atlas.draw_atlas(self.service.gallery(model), self.service.map(model), self.photo, self.service.describe)
 
 
 def in_plain_words(function: Callable[..., Any]) -> Callable[..., Any]:

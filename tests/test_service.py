@@ -287,7 +287,7 @@ def pieces_of_the_page(text: str) -> list[str]:
     gallery.names, gallery.captions, gallery.owner = [text], [text], np.array([0])
     found = [Found(text, 0, 0.5, True), Found(text, 1, 0.4, False), Found(text, 2, -0.3, None)]
     return [
-        atlas.draw_atlas(gallery, np.array([[0.0, 0.0], [1.0, 1.0]]), photo),
+        atlas.draw_atlas(gallery, np.array([[0.0, 0.0], [1.0, 1.0]]), photo, lambda name: name),
         figures.picture_cards(text, found, photo, lambda name: name),
         figures.caption_cards(text, found),
         figures.sample_cards([text], photo, lambda name: name),

@@ -113,7 +113,9 @@ def to_page(places: np.ndarray, all_places: np.ndarray) -> np.ndarray:
     return MARGIN + share * (np.array(SIZE) - 2 * MARGIN)
 
 
-def draw_atlas(gallery: Gallery, places: np.ndarray, photo: Callable[[str], Image.Image]) -> str:
+def draw_atlas(
+    gallery: Gallery, places: np.ndarray, photo: Callable[[str], Image.Image], describe: Callable[[str], str]
+) -> str:
     """A template of the map; its value is what `mark` gives."""
     pictures, captions = charted(gallery)
     page = to_page(places, places)
@@ -121,8 +123,8 @@ def draw_atlas(gallery: Gallery, places: np.ndarray, photo: Callable[[str], Imag
         _dot("caption", page[len(pictures) + place], 3.5, int(gallery.owner[number]), gallery.captions[number])
         for place, number in enumerate(captions)
     ] + [
-        _dot("picture", page[place], 8, number, gallery.names[number], address(photo(gallery.names[number]), 220, 65))
-        for place, number in enumerate(pictures)
+        _dot("picture", page[place], 8, number, describe(name), address(photo(name), 220, 65))
+        for place, (number, name) in enumerate((number, gallery.names[number]) for number in pictures)
     ]
     mark = (
         '<g class="mark" transform="translate(${value.x} ${value.y})"><circle r="17"/>'

@@ -72,12 +72,12 @@ STYLE = """
 .heat img { position: absolute; inset: 0; width: 100%; height: 100%; margin: 0; border-radius: 6px; }
 .scale { display: inline-block; width: 70px; height: 10px; border-radius: 5px; vertical-align: -1px;
   background: linear-gradient(90deg, var(--wrong), transparent, var(--right)); }
-.words { display: flex; flex-wrap: wrap; gap: 10px 8px; }
+.words { display: flex; flex-wrap: wrap; gap: 8px 7px; }
 .word { display: flex; flex-direction: column; align-items: center; max-width: 100%; }
 .word .bar { position: relative; width: 22px; height: 60px; }
 .word .bar i { position: absolute; inset: auto 0; border-radius: 2px; background: var(--right); }
 .word .bar i.minus { background: var(--wrong); }
-.word b { font-weight: 600; overflow-wrap: anywhere; } .word.rest b { font-weight: 400; }
+.word b { font-weight: 600; overflow-wrap: anywhere; } .word em { font-weight: 400; font-size: 13px; }
 .word small { font-size: 12px; opacity: .75; font-variant-numeric: tabular-nums; }
 .balance { display: grid; grid-template-columns: auto 1fr; gap: 4px 10px; font-size: 13px; align-items: center; }
 .balance .parts { display: flex; border-radius: 4px; overflow: hidden; line-height: 20px; white-space: nowrap;
