@@ -44,7 +44,7 @@ summary { cursor: pointer; }
 {% if nb.cells | length > 1 %}<nav><a href="index.html">All lessons</a></nav>{% endif %}
 <main>
 {% endblock %}
-{% block input_group %}
+{% block codecell %}
 {% if 'solution' in cell.metadata.get('tags', []) %}
 <details class="solution"><summary>Solution</summary>{{ super() }}</details>
 {% else %}{{ super() }}{% endif %}

@@ -72,7 +72,8 @@ def test_each_exercise_has_a_hint_a_cell_to_fill_and_a_folded_solution_that_chec
     for number in asked:
         solution = cells[number + 1]
         assert "solution" in tags(solution)
-        assert solution.metadata.jupyter.source_hidden
+        assert solution.metadata.jupyter == {"source_hidden": True, "outputs_hidden": True}
+        assert solution.source.startswith("# Solution\n")  # JupyterLab shows the first line of a folded cell
         assert "assert " in solution.source
 
 
