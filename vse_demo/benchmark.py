@@ -5,9 +5,15 @@ the median of the rounds' ratios and their quartiles. What is measured is in the
 per section; the slow sides are written the way one would at first.
 """
 
+import json
 import os
+import socket
 import statistics
+import subprocess
+import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +28,7 @@ from vse_demo.aggregators import build_pooling
 from vse_demo.evaluation import retrieval_ranks
 from vse_demo.model import VSE, ModelConfig
 from vse_demo.objectives import AdOpt
-from vse_demo.pooling import AdPool
+from vse_demo.pooling import VARIANTS, AdPool, masked_softmax, softmax_sum, sort_with_order, weighted_sum
 from vse_demo.retrieval import top_k
 from vse_demo.text import WordTokenizer
 
@@ -144,7 +150,7 @@ def recall() -> Iterator[Row]:
 
     yield compare(
         "recall of 5,000 × 25,000, both ways", "a loop with argsort", "≥ 50",
-        lambda: retrieval_ranks(similarities, owner), loop, rounds=1,
+        lambda: retrieval_ranks(similarities, owner), loop, rounds=5,
     )  # fmt: skip
 
 
@@ -169,35 +175,51 @@ def search() -> Iterator[Row]:
 
 
 def encoding() -> Iterator[Row]:
-    """One caption, one picture, against CLIP ViT-B/32 and ALIGN of their usual shapes."""
-    from PIL import Image
+    """A caption, a picture and a whole query by a shipped model, against CLIP ViT-B/32 and ALIGN.
+
+    Their weights are random, which does not matter for time. A picture goes through the shipped backbone (Lite2
+    at 384 px), and through the one that a model has by default (Lite0 at 224 px).
+    """
     from transformers import AlignConfig, AlignModel, CLIPConfig, CLIPModel
 
-    words = [f"word{number}" for number in range(8_000)]
-    config = ModelConfig(dim=1024, backbone="tf_efficientnet_lite2", image_size=260)
-    ours = VSE(config, WordTokenizer(words)).eval()
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (375, 500, 3), dtype=np.uint8))
-    sentence = " ".join(words[:12])
-    for name, model, size, length in (
-        ("CLIP ViT-B/32", CLIPModel(CLIPConfig()).eval(), 224, 14),
-        ("ALIGN", AlignModel(AlignConfig()).eval(), 289, 14),
+    from vse_demo.shipped import gallery_photo, load_shipped
+
+    gallery = load_shipped("grid-bigru")
+    ours, photo, sentence = gallery.model, gallery_photo(gallery.names[0]), gallery.captions[0]
+    small = VSE(ModelConfig(), WordTokenizer([])).eval()
+    tokens = torch.randint(5, 1000, (1, len(sentence.split()) + 2))
+    many = nn.functional.normalize(torch.randn(31_014, ours.dim), dim=1)  # pictures, as many as Flickr30K has
+    for name, model, size in (
+        ("CLIP ViT-B/32", CLIPModel(CLIPConfig()).eval(), 224),
+        ("ALIGN", AlignModel(AlignConfig()).eval(), 289),
     ):
-        pixels, tokens = torch.randn(1, 3, size, size), torch.randint(5, 1000, (1, length))
+        pixels = torch.randn(1, 3, size, size)
 
         @torch.inference_mode()
-        def their_text(model: Any = model, tokens: Tensor = tokens) -> None:
-            model.get_text_features(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+        def their_text(model: Any = model) -> Tensor:
+            found = model.get_text_features(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+            return found if isinstance(found, Tensor) else found.pooler_output
 
         @torch.inference_mode()
         def their_image(model: Any = model, pixels: Tensor = pixels) -> None:
             model.get_image_features(pixel_values=pixels)
 
+        theirs = nn.functional.normalize(torch.randn(len(many), their_text().shape[1]), dim=1)
+
+        def their_query(encode: Callable[[], Tensor] = their_text, vectors: Tensor = theirs) -> None:
+            top_k(encode(), vectors, 5)
+
         yield compare("encode one caption", name, "≥ 10", lambda: ours.encode_texts([sentence]), their_text)
-        yield compare("encode one picture", name, "≥ 10", lambda: ours.encode_images([picture]), their_image)
+        yield compare("encode one picture, 384 px", name, "≥ 10", lambda: ours.encode_images([photo]), their_image)
+        yield compare("encode one picture, 224 px", name, "≥ 10", lambda: small.encode_images([photo]), their_image)
+        yield compare(
+            "a sentence to its top-5 of 31,014 pictures", name, "≥ 10",
+            lambda: top_k(ours.encode_texts([sentence]), many, 5), their_query,
+        )  # fmt: skip
 
 
 def training() -> Iterator[Row]:
-    """A step on cached cells with the kernels and without."""
+    """A step on cached cells against plain PyTorch: `torch.sort`, `nn.Linear`, `nn.GRU` on packed captions."""
     from vse_demo.batches import Batch, Pairs
     from vse_demo.features import CachedCells
     from vse_demo.presets import make_config
@@ -209,15 +231,53 @@ def training() -> Iterator[Row]:
     sentences = [random.integers(2, 8_000, random.integers(8, 18)).tolist() for _ in range(128)]
     pairs = Pairs(cells, sentences, np.arange(128))
     batch = Batch(list(range(128)), list(range(128)), torch.arange(128))
-    config = make_config("vse+2ad", {"vision": "region", "region_dim": 1280, "dim": 1024})
-    trainer = Trainer(VSE(config.model, WordTokenizer(words)), config)
+    for variant in VARIANTS:
+        overrides = {"vision": "region", "region_dim": 1280, "pooling_options": {"variant": variant}}
+        config = make_config("vse+2ad", overrides)
+        trainer = Trainer(VSE(config.model, WordTokenizer(words)), config)
 
-    def step() -> None:
-        trainer.train_step(pairs, batch, 0, rate=1e-4)
+        def step(trainer: Trainer = trainer) -> None:
+            trainer.train_step(pairs, batch, 0, rate=1e-4)
+
+        what = f"a training step, 128 pictures of 81 cells, d = 1024, {variant} AdPool"
+        yield compare(what, "plain PyTorch", "≥ 3", step, _plainly(step), rounds=5)
+
+
+def start() -> Iterator[Row]:
+    """From the command to the first answer of the app, against importing what it cannot do without."""
+    app = Path(__file__).parent.parent / "app.py"
+    if not app.exists():
+        raise ValueError("the start section runs app.py, which is in a checkout and not in the package")
+
+    def imports() -> None:
+        subprocess.run([sys.executable, "-c", "import torch, gradio"], check=True)
 
     yield compare(
-        "a training step, 128 pictures of 81 cells, d = 1024", "plain PyTorch", "≥ 3", step, _plainly(step), 3
+        "the app's first answer", "importing torch and gradio", "≥ 0.4", lambda: _first_answer(app), imports, 3
     )
+
+
+def _first_answer(app: Path) -> None:
+    """Start the app, ask it for pictures, wait for them, and stop it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/gradio_api/call/find_images"
+    question = json.dumps({"data": ["a dog on the beach", "grid-minilm"]}).encode()
+    server = subprocess.Popen([sys.executable, str(app), "--port", str(port)], stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            try:
+                asked = urllib.request.Request(address, question, {"Content-Type": "application/json"})
+                event = json.load(urllib.request.urlopen(asked))["event_id"]
+                break
+            except urllib.error.URLError:  # not up yet
+                time.sleep(0.05)
+        answer = urllib.request.urlopen(f"{address}/{event}").read().decode()
+        assert "event: complete" in answer, answer
+    finally:
+        server.kill()
+        server.wait()
 
 
 SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -228,6 +288,7 @@ SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "search": search,
     "encoding": encoding,
     "training": training,
+    "start": start,
 }
 
 
@@ -240,6 +301,39 @@ def as_table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def time_parts() -> dict[str, dict[str, float]]:
+    """Where the time of AdPool goes, (128, 36, 1024) forward, in milliseconds; beside it, simpler poolings."""
+    features, mask = torch.randn(128, 36, 1024), torch.ones(128, 36, dtype=torch.bool)
+    pool = AdPool(1024)
+    values, _ = sort_with_order(features, mask)
+    steps: dict[str, Work] = {
+        "sort": lambda: sort_with_order(features, mask),
+        "token level": lambda: weighted_sum(masked_softmax(pool.token_scores(values), mask), values),
+        "embedding level": lambda: softmax_sum(features, features, mask),
+        "balance": lambda: pool.balance(features[:, 0], features[:, 1]),
+    }
+    with torch.no_grad(), kernels.plain():
+        plain = {name: _milliseconds(work) for name, work in steps.items()}
+    with torch.no_grad():
+        return {
+            "AdPool, plain PyTorch": plain,
+            "AdPool, compiled": {"all in one pass": _milliseconds(lambda: pool(features, mask))},
+            "torch.max": {"pooling": _milliseconds(lambda: features.max(dim=1))},
+            "torch.mean": {"pooling": _milliseconds(lambda: features.mean(dim=1))},
+        }
+
+
+def draw_time_parts(path: Path) -> None:
+    """Write `time_parts` as a picture."""
+    from matplotlib.figure import Figure
+
+    from vse_demo.plots import plot_time_parts
+
+    figure = Figure(figsize=(7.5, 3.1), layout="constrained")
+    plot_time_parts(time_parts(), figure.subplots()).set_title("Where the time of AdPool goes, (128, 36, 1024) forward")
+    figure.savefig(path, dpi=150)
+
+
 def as_json(rows: list[Row]) -> dict[str, Any]:
     return {"machine": machine(), "rows": [asdict(row) for row in rows]}
 
@@ -248,6 +342,11 @@ def _seconds(work: Work) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def _milliseconds(work: Work, rounds: int = 9) -> float:
+    work()
+    return 1000 * statistics.median(_seconds(work) for _ in range(rounds))
 
 
 def _plainly(work: Work) -> Work:

@@ -88,8 +88,14 @@ def make_parser() -> argparse.ArgumentParser:
     verb.set_defaults(run=run_search)
 
     verb = verbs.add_parser("benchmark", help="measure speed, each part against its alternative")
-    verb.add_argument("--only", action="append", metavar="SECTION", help="pooling, aggregators, objective, …; repeat")
+    verb.add_argument(
+        "--only",
+        action="append",
+        metavar="SECTION",
+        help="pooling, aggregators, objective, recall, search, encoding, training or start; repeat",
+    )
     verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.add_argument("--figure", type=Path, metavar="PNG", help="also draw where the time of AdPool goes")
     verb.set_defaults(run=run_benchmark)
     return parser
 
@@ -244,6 +250,8 @@ def run_benchmark(chosen: argparse.Namespace) -> None:
     print(
         json.dumps(benchmark.as_json(rows)) if chosen.json else f"{benchmark.machine()}\n\n{benchmark.as_table(rows)}"
     )
+    if chosen.figure:
+        benchmark.draw_time_parts(chosen.figure)
 
 
 if __name__ == "__main__":

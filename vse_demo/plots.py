@@ -252,6 +252,24 @@ def _plot_seeds(ax: Axes, rows: Mapping[str, Sequence[float]], colours: Sequence
     ax.grid(axis="x", alpha=0.3)
 
 
+def plot_time_parts(bars: Mapping[str, Mapping[str, float]], ax: Axes | None = None) -> Axes:
+    """Milliseconds, a bar for each thing and a piece for each of its parts."""
+    ax = _axes(ax, 7.5, 0.9 + 0.55 * len(bars))
+    names = list(dict.fromkeys(name for parts in bars.values() for name in parts))
+    longest = max(sum(parts.values()) for parts in bars.values())
+    for number, name in enumerate(names):
+        widths = [parts.get(name, 0.0) for parts in bars.values()]
+        before = [sum(parts.get(other, 0.0) for other in names[:number]) for parts in bars.values()]
+        ax.barh(range(len(bars)), widths, left=before, height=0.6, color=PALETTE[number % len(PALETTE)], label=name)
+    for row, parts in enumerate(bars.values()):
+        ax.text(sum(parts.values()) + 0.01 * longest, row, f"{sum(parts.values()):.3g} ms", va="center", fontsize=11)
+    ax.set_yticks(range(len(bars)), list(bars))
+    ax.set(ylim=(len(bars) - 0.5, -0.5), xlim=(0, 1.15 * longest), xlabel="milliseconds, less is better")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, loc="lower right")
+    return ax
+
+
 def plot_trade_off(
     points: Mapping[str, tuple[float, float]], xlabel: str, ylabel: str, highlight: str = "", ax: Axes | None = None
 ) -> Axes:

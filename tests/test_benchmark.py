@@ -1,0 +1,69 @@
+"""The benchmark counts and prints what it should; how fast things are is for `vse-demo benchmark` itself."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from vse_demo import benchmark, kernels
+from vse_demo.benchmark import Row, as_table, compare, run_benchmark
+from vse_demo.cli import main
+
+
+def test_a_ratio_is_the_median_of_rounds_after_one_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    seconds = iter([1.0, 2.0, 1.0, 9.0, 2.0, 8.0])  # ours, theirs, ours, …
+
+    def take(work: object) -> float:
+        work()  # type: ignore[operator]
+        return next(seconds)
+
+    monkeypatch.setattr(benchmark, "_seconds", take)
+    row = compare("a", "b", "≥ 3", lambda: called.append("ours"), lambda: called.append("theirs"), rounds=3)
+    assert called == ["ours", "theirs"] * 4
+    assert (row.low, row.ratio, row.high, row.milliseconds) == (2, 4, 9, 1000)
+
+
+def test_the_plain_side_of_a_comparison_is_plain() -> None:
+    seen = []
+    benchmark._plainly(lambda: seen.append(kernels.usable(torch.zeros(1, 2, 3))))()
+    assert seen == [False]
+    assert kernels.usable(torch.zeros(1, 2, 3))
+
+
+def test_gathering_gives_the_loss_of_all_negatives() -> None:
+    images, texts = torch.nn.functional.normalize(torch.randn(2, 6, 8), dim=2)
+    scores = texts @ images.T / 0.05
+    right = torch.arange(6)
+    expected = sum(torch.nn.functional.cross_entropy(each, right) for each in (scores, scores.T))
+    torch.testing.assert_close(benchmark._loss_by_gathering(images, texts), expected)
+
+
+def one_row() -> Iterator[Row]:
+    yield Row("this", "that", "≥ 2", 3.14159, 3.0, 3.5, 0.25)
+
+
+def test_rows_are_printed_as_a_table_and_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(benchmark, "SECTIONS", {"one": one_row})
+    assert main(["benchmark"]) == 0
+    assert capsys.readouterr().out.endswith(as_table(list(one_row())) + "\n")
+    assert as_table(list(one_row())).endswith("| this | that | 3.14 (3–3.5) | 0.25 | ≥ 2 |")
+    assert main(["benchmark", "--only", "one", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["ratio"] == 3.14159
+
+
+def test_an_unknown_section_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown section 'speed'; choose from pooling, aggregators"):
+        list(run_benchmark(["speed"]))
+
+
+def test_the_figure_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "SECTIONS", {"one": one_row})
+    assert main(["benchmark", "--figure", str(tmp_path / "parts.png")]) == 0
+    with Image.open(tmp_path / "parts.png") as picture:
+        assert picture.width > 1000
