@@ -313,6 +313,9 @@ def test_the_mark_is_inside_the_drawing() -> None:
         mark = atlas.mark(place, places, "here")
         assert 0 < mark["x"] < atlas.SIZE[0]
         assert 0 < mark["y"] < atlas.SIZE[1]
+    assert atlas.mark(places[0], places, "long " * 30)["label"] == "long long long long long long l…"
+    assert atlas.mark(places[0], places, "here")["anchor"] == "start"  # of a label that goes to the right
+    assert atlas.mark(places[1], places, "here")["anchor"] == "end"
 
 
 def test_a_map_of_very_many_shows_some_pictures_with_all_their_captions(monkeypatch: pytest.MonkeyPatch) -> None:

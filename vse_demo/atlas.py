@@ -16,7 +16,7 @@ from vse_demo.service import charted
 
 SIZE = 1000, 620  # of the drawing, in its own units
 MARGIN = 24
-LABEL = 60  # signs of a query beside its mark
+LABEL = 32  # signs of a query beside its mark: as many as fit into half of the map
 NOWHERE = {"x": -99.0, "y": -99.0, "anchor": "start", "shift": 0, "label": ""}  # before anything is searched for
 
 STYLE = """
@@ -35,7 +35,7 @@ STYLE = """
 .atlas .tip img { width: 100%; max-height: 190px; object-fit: contain; display: block; margin: 0 0 6px; }
 .key .picture { color: var(--image); } .key .caption { color: var(--text); } .key .query { color: var(--wrong); }
 @media (max-width: 760px) {
-  .atlas .picture { r: 13px; } .atlas .caption { r: 6px; } .atlas .mark text { font-size: 40px; }
+  .atlas .picture { r: 13px; } .atlas .caption { r: 6px; } .atlas .mark text { font-size: 30px; }
   .atlas .mark circle { r: 34px; stroke-width: 10px; }
 }
 """
