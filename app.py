@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from vse_demo import atlas, figures
 from vse_demo.data import read_image
 from vse_demo.files import FileError
-from vse_demo.guard import MAX_UPLOAD, Guard, as_text, bounded, run_no_errands
+from vse_demo.guard import MAX_UPLOAD, Guard, as_text, bounded, is_free, run_no_errands
 from vse_demo.service import Found, Service, check_sentence, open_service
 from vse_demo.shipped import RUNS
 
@@ -306,6 +306,8 @@ def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace
 
 def main() -> None:
     chosen = read_arguments()
+    if chosen.port is not None and not is_free(chosen.port):
+        raise SystemExit(f"app.py: port {chosen.port} cannot be used: choose another one with --port")
     try:
         service = open_service(chosen.data, chosen.model)
         service.start()  # while the page is made
@@ -313,16 +315,11 @@ def main() -> None:
     except FileError as error:
         raise SystemExit(f"app.py: {error}") from error
     run_no_errands()
-    try:
-        page.queue(max_size=MAX_WAITING, default_concurrency_limit=2).launch(
-            server_name=chosen.host, server_port=chosen.port, share=chosen.share, footer_links=["api"],
-            theme=THEME, css=CSS + figures.STYLE + atlas.STYLE, max_file_size=MAX_UPLOAD, run_history=False,
-            app_kwargs={"middleware": [Middleware(Guard)]}, state_session_capacity=MAX_SESSIONS,
-            enable_monitoring=False,
-        )  # fmt: skip
-    except (OSError, OverflowError) as error:
-        taken = f"port {chosen.port} cannot be used" if chosen.port else "no port from 7860 on is free"
-        raise SystemExit(f"app.py: {taken}: choose another one with --port") from error
+    page.queue(max_size=MAX_WAITING, default_concurrency_limit=2).launch(
+        server_name=chosen.host, server_port=chosen.port, share=chosen.share, footer_links=["api"],
+        theme=THEME, css=CSS + figures.STYLE + atlas.STYLE, max_file_size=MAX_UPLOAD, run_history=False,
+        app_kwargs={"middleware": [Middleware(Guard)]}, state_session_capacity=MAX_SESSIONS, enable_monitoring=False,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from pathlib import Path
 import hostile
 import pytest
 import torch
-from conftest import ROOT, Server, free_port, paint, serve
+from conftest import ROOT, Server, paint, serve
 from gradio_client import Client, handle_file
 from playwright.sync_api import Page, expect
 
 import app
 from vse_demo import VSE, ModelConfig
-from vse_demo.guard import MAX_REQUEST, MAX_UPLOAD
+from vse_demo.guard import MAX_REQUEST, MAX_UPLOAD, is_free
 from vse_demo.text import WordTokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of gradio_client
@@ -90,7 +90,7 @@ def client(server: Server) -> Iterator[Client]:
 def page(browser, server: Server) -> Iterator[Page]:
     """The page; if any markup is executed, its title changes or a dialog opens."""
     page = browser.new_page(viewport={"width": 1200, "height": 1000})
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(20_000)
     broken: list[str] = []
     page.on("dialog", lambda dialog: (broken.append(dialog.message), dialog.dismiss()))
     page.on("request", lambda request: broken.append(request.url) if not is_ours(request.url, server) else None)
@@ -113,20 +113,45 @@ def is_ours(url: str, server: Server) -> bool:
 
 @pytest.mark.parametrize("title", hostile.MARKUP)
 def test_markup_in_a_sentence_is_text(page: Page, title: str) -> None:
-    page.get_by_label("A sentence").fill(hostile.MARKUP[title])
+    search(page, hostile.MARKUP[title])
+    title = f"Nearest to “{hostile.MARKUP[title]}”"
+    expect(page.locator("#found-pictures .head strong")).to_have_text(title, timeout=20_000)
+    expect(page.locator("#found-pictures .card img")).to_have_count(5)
+    expect(page.locator(".reasons").first).to_be_visible()
+
+
+def search(page: Page, sentence: str) -> None:
+    expect(page.locator("#found-pictures .card img")).to_have_count(5, timeout=20_000)  # the page begins with a search
+    page.get_by_label("A sentence").fill(sentence)
     page.keyboard.press("Enter")
-    expect(page.locator("#found-pictures img")).to_have_count(5)
-    expect(page.get_by_text("Why ").filter(visible=True).first).to_be_visible()
 
 
 def test_names_and_captions_of_a_folder_are_text(page: Page) -> None:
     page.get_by_role("tab", name="Find captions").click()
     page.locator("#samples .card").nth(1).click()
-    captions = page.locator("#found-captions .caption")
-    expect(captions).to_have_count(5)
-    shown = {caption.strip() for caption in captions.all_text_contents()}
-    assert len(shown & set(hostile.MARKUP.values())) == 5  # all as they were written
+    captions = page.locator("#found-captions .card .caption")
+    expect(captions).to_have_count(5, timeout=20_000)
+    assert {*captions.all_text_contents()} <= {*hostile.MARKUP.values()}  # all as they were written
     captions.nth(1).click()
+    page.get_by_role("tab", name="The space").click()
+    dots = page.locator(".atlas circle[data-tip]")
+    dots.first.wait_for(state="attached")
+    tips = set()
+    page.locator(".atlas svg").focus()
+    for key in ["ArrowLeft"] * 15 + ["ArrowRight", "ArrowUp", "ArrowDown", "ArrowRight"] * 15:
+        page.keyboard.press(key)
+        tips.add(page.locator(".atlas .tip").text_content())
+    assert len(tips & {*hostile.MARKUP.values()}) >= 4
+
+
+def test_a_mark_on_the_map_is_text(page: Page) -> None:
+    page.get_by_role("tab", name="The space").click()
+    page.locator(".atlas circle[data-tip]").first.wait_for(state="attached")  # drawing a first map takes a while
+    page.get_by_role("tab", name="Find pictures").click()
+    text = hostile.MARKUP["the end of another"]
+    search(page, text)
+    page.get_by_role("tab", name="The space").click()
+    expect(page.locator(".atlas .mark text")).to_have_text(text, timeout=20_000)
 
 
 def test_a_bad_upload_is_refused_with_a_sentence_and_no_markup(page: Page, tmp_path: Path) -> None:
@@ -134,17 +159,17 @@ def test_a_bad_upload_is_refused_with_a_sentence_and_no_markup(page: Page, tmp_p
     bad = tmp_path / "<img src=x onerror=alert(1)>.jpg"
     bad.write_bytes(b"no picture")
     page.locator("input[type=file]").first.set_input_files(bad)
-    expect(page.get_by_text(hostile.UNKNOWN).first).to_be_visible()
+    expect(page.get_by_text(hostile.UNKNOWN).first).to_be_visible(timeout=20_000)
 
 
 def test_the_name_of_a_photo_in_an_error_is_text(page: Page, place: Path) -> None:
+    expect(page.locator("#found-pictures .card img")).to_have_count(5, timeout=20_000)
     for photo in (place / "mine").glob("*.png"):
         photo.rename(photo.with_suffix(".gone"))
     try:
-        page.get_by_label("A sentence").fill("a dog")
-        page.keyboard.press("Enter")
+        search(page, "a dog")
         toast = page.get_by_test_id("toast-text").first
-        expect(toast).to_contain_text(".png cannot be read as a picture: No such file")
+        expect(toast).to_contain_text(".png cannot be read as a picture: No such file", timeout=20_000)
         assert any(text.replace("/", "∕") in toast.text_content() for text in hostile.MARKUP.values())
     finally:
         for photo in (place / "mine").glob("*.gone"):
@@ -367,8 +392,7 @@ def test_uploads_and_answers_are_deleted_and_the_page_is_not(place: Path, tmp_pa
     arguments = "--data", place / "mine", "--model", place / "model"
     with serve(tmp_path / "log", *arguments, program=program, **folders) as server:
         client = Client(server.address, verbose=False)
-        shown = set((tmp_path / "uploads").rglob("*.*"))
-        assert len(shown) == len(hostile.MARKUP)  # photos to pick
+        shown = set((tmp_path / "uploads").rglob("*.*"))  # what belongs to the page itself
         client.predict(handle_file(tmp_path / "mine.png"), "given", api_name="/find_captions")
         [upload] = (tmp_path / "uploads").rglob("mine.png")
         for _ in range(100):
@@ -386,17 +410,18 @@ def test_uploads_and_answers_are_deleted_and_the_page_is_not(place: Path, tmp_pa
 # Starting it
 
 
-def test_a_taken_port_is_named(start_python: Callable[..., subprocess.Popen[str]], place: Path) -> None:
-    port = free_port()
+def test_a_taken_port_is_named(start_python: Callable[..., subprocess.Popen[str]]) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
+        taken.bind(("127.0.0.1", 0))
         taken.listen()
-        arguments = "--data", place / "mine", "--model", place / "model", "--port", port
-        process = start_python(app.__file__, *arguments, VSE_DEMO_CACHE=str(place / "cache"))
+        port = taken.getsockname()[1]
+        process = start_python(app.__file__, "--port", port)
         errors = process.communicate(timeout=120)[1]
+        assert not is_free(port)
     assert process.returncode == 1
-    assert errors.splitlines()[-1] == f"app.py: port {port} cannot be used: choose another one with --port"
-    assert "Traceback" not in errors
+    assert errors == f"app.py: port {port} cannot be used: choose another one with --port\n"
+    assert is_free(port)
+    assert not is_free(99999)
 
 
 def test_ctrl_c_ends_it(place: Path) -> None:

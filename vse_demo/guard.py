@@ -6,6 +6,7 @@ network what a request names instead of a file.
 
 import html
 import re
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,17 @@ async def answer(send: Send, status: int, sentence: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": sentence.encode()})
+
+
+def is_free(port: int) -> bool:
+    """Whether this machine can serve at a port."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def bounded(image: gr.Image) -> gr.Image:
