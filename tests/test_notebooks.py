@@ -1,4 +1,4 @@
-"""The lessons: what each promises is there, and nbval (which runs them, see notebooks/conftest.py) can fail."""
+"""The lessons: what each promises is there, and nbval (which runs them, see conftest.py) can fail."""
 
 import re
 import shutil
@@ -138,7 +138,7 @@ def test_nbval_fails_on_another_text_another_figure_and_one_that_is_missing(
     tmp_path: Path, start_python: Callable
 ) -> None:
     drawn = "from PIL import Image\nImage.new('RGB', (64, 48), '{}')"
-    shutil.copy(ROOT / "notebooks" / "conftest.py", tmp_path)
+    shutil.copy(ROOT / "conftest.py", tmp_path)
     cells = {  # what a cell does when it is stored, and when it is tested
         "same text": ("print(1)", "print(1)"),
         "other text": ("print(1)", "print(2)"),
