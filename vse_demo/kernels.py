@@ -19,7 +19,7 @@ import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -125,6 +125,17 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.nn.functional.conv2d(pixels, weight[:, :, None, None], bias).permute(0, 2, 3, 1).squeeze(2)
 
 
+def gru_states(gates: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """States (2, N, H) of a bidirectional GRU over one sequence, from what its inputs say to the gates (2, N, 3H).
+
+    `weights` (3H, H) and `biases` (3H,) are the recurrent ones of each direction. Such a query waits for
+    nothing but the weights, which are read once a step; here each direction reads its own.
+    """
+    states = gates.new_empty(*gates.shape[:2], weights[0].shape[1])
+    _at_once([(_gru_states, (gates[way], weights[way], biases[way], states[way])) for way in (0, 1)])
+    return states
+
+
 def products(queries: Tensor, vectors: Tensor) -> Tensor:
     """`queries @ vectors.T`, (Q, D) and (M, D) -> (Q, M), for few queries: at the speed of reading the vectors."""
     scores = queries.new_empty(len(vectors), len(queries))
@@ -209,6 +220,7 @@ def _networks_of(mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 # Threads. The batch is cut into as many slices as PyTorch has threads.
 
+Argument = Tensor | np.ndarray | bool | int
 _threads: ThreadPoolExecutor | None = None
 
 
@@ -222,25 +234,34 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
 
-def _over_batch(kernel: Callable[..., None], *arguments: Tensor | np.ndarray | bool) -> None:
+def _over_batch(kernel: Callable[..., None], *arguments: Argument) -> None:
     """Run a kernel on slices of the batch at once and wait for all.
 
     There are more slices than threads: PyTorch's own threads keep spinning for a while after each of
     its operations, so that not all of ours advance equally.
     """
-    global _threads
-    arrays = [a.detach().numpy() if isinstance(a, Tensor) else a for a in arguments]
-    items, threads = len(arrays[0]), torch.get_num_threads()  # type: ignore[arg-type]
+    items, threads = len(arguments[0]), torch.get_num_threads()  # type: ignore[arg-type]
     count = SLICES * threads if threads > 1 else 1
     cuts = [items * number // count for number in range(count + 1)]
     slices = [(start, stop) for start, stop in itertools.pairwise(cuts) if stop > start]
-    if len(slices) == 1:
-        kernel(*slices[0], *arrays)
+    _at_once([(kernel, (*bounds, *arguments)) for bounds in slices])
+
+
+def _at_once(calls: list[tuple[Callable[..., None], tuple[Argument, ...]]]) -> None:
+    global _threads
+    ready = [(kernel, [_array(argument) for argument in arguments]) for kernel, arguments in calls]
+    if len(ready) == 1 or torch.get_num_threads() == 1:
+        for kernel, arrays in ready:
+            kernel(*arrays)
         return
     if _threads is None:
-        _threads = ThreadPoolExecutor(threads)
-    for future in [_threads.submit(kernel, *bounds, *arrays) for bounds in slices]:
+        _threads = ThreadPoolExecutor(torch.get_num_threads())
+    for future in [_threads.submit(kernel, *arrays) for kernel, arrays in ready]:
         future.result()
+
+
+def _array(argument: Argument) -> Any:
+    return argument.detach().numpy() if isinstance(argument, Tensor) else argument
 
 
 # The kernels. Each works on items start … stop − 1; inner loops run over the LANES columns of a block.
@@ -587,6 +608,24 @@ def _softmax_sum_backward(  # type: ignore[no-untyped-def]
                 else:
                     to_values[item, row, column] = push
                     to_scores[item, row, column] = slope
+
+
+@_compiled
+def _gru_states(gates, weight, bias, states):  # type: ignore[no-untyped-def]
+    size = states.shape[1]
+    recurrent, state, one = np.empty(3 * size, np.float32), np.zeros(size, np.float32), np.float32(1)
+    for step in range(len(gates)):
+        for gate in range(3 * size):
+            total = np.float32(0)
+            for j in range(size):
+                total += weight[gate, j] * state[j]
+            recurrent[gate] = total + bias[gate]
+        for j in range(size):
+            reset = one / (one + np.exp(-gates[step, j] - recurrent[j]))
+            update = one / (one + np.exp(-gates[step, size + j] - recurrent[size + j]))
+            new = np.tanh(gates[step, 2 * size + j] + reset * recurrent[2 * size + j])
+            state[j] = new + update * (state[j] - new)
+            states[step, j] = state[j]
 
 
 @_compiled

@@ -6,7 +6,7 @@ itself goes step by step, both directions at once; everything else is a matrix p
 On other devices, and inside `kernels.plain()`, PyTorch's own is used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,20 +27,21 @@ def bidirectional_states(gru: nn.GRU, features: Tensor, lengths: Tensor) -> Tens
         states, _ = pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=features.shape[1])
         return states.unflatten(-1, (2, -1))
     batch, width, _ = features.shape
-    if batch == 1 and lengths[0] == width and not torch.is_grad_enabled():  # a query: nothing to pack or to keep
-        return gru(features)[0].unflatten(-1, (2, -1))
     # Packed rows: the first step of all sequences, the longest first, then the second step of all that have one …
     order = lengths.argsort(descending=True, stable=True)
     step, place = (torch.arange(int(lengths.max())).unsqueeze(1) < lengths[order]).nonzero(as_tuple=True)
     sequence = order[place]
     ways = sequence * width + torch.stack([step, lengths[sequence] - 1 - step])  # (2, P) rows of (B N, E), both ways
     rows = features.reshape(batch * width, -1)
-    weight_in, bias_in, weight, bias = (
-        torch.stack([getattr(gru, f"{name}_l0"), getattr(gru, f"{name}_l0_reverse")])
+    weights_in, biases_in, weights, biases = (
+        [getattr(gru, f"{name}_l0"), getattr(gru, f"{name}_l0_reverse")]
         for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
     )
-    gates = _products(rows[ways], weight_in, bias_in)  # (2, P, 3H)
-    states = _Recurrence.apply(gates, weight, bias, step.bincount().tolist())  # (2, P, H)
+    gates = _products(rows[ways], weights_in, biases_in)  # (2, P, 3H)
+    if batch == 1 and not torch.is_grad_enabled() and kernels.usable(gates):
+        states = kernels.gru_states(gates, weights, biases)  # (2, P, H)
+    else:
+        states = _Recurrence.apply(gates, torch.stack(weights), torch.stack(biases), step.bincount().tolist())
     whole = states.new_zeros(2, batch * width, gru.hidden_size)
     return whole.scatter(1, ways.unsqueeze(-1).expand_as(states), states).unflatten(1, (batch, width)).movedim(0, 2)
 
@@ -92,10 +93,13 @@ class _Recurrence(torch.autograd.Function):
         return to_gates, to_weight, to_recurrent.sum(1), None
 
 
-def _products(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A linear layer for each direction: (2, P, in) and (2, out, in) -> (2, P, out)."""
-    biases = (None, None) if bias is None else bias
-    return torch.cat([kernels.linear(rows[way : way + 1], weight[way], biases[way]) for way in (0, 1)])
+def _products(
+    rows: Tensor, weights: Tensor | Sequence[Tensor], biases: Tensor | Sequence[Tensor] | None = None
+) -> Tensor:
+    """A linear layer for each direction: (2, P, in) and two of (out, in) -> (2, P, out)."""
+    return torch.cat(
+        [kernels.linear(rows[way : way + 1], weights[way], None if biases is None else biases[way]) for way in (0, 1)]
+    )
 
 
 def _steps(counts: list[int], states: Tensor) -> Iterator[tuple[slice, Tensor]]:
