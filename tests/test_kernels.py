@@ -186,11 +186,19 @@ def test_too_many_rows_and_other_devices_take_the_plain_path() -> None:
     assert kernels.usable(torch.empty(1, 3, 4))
 
 
-def test_everything_works_without_numba() -> None:
+@pytest.mark.parametrize(
+    ("before", "usable"),
+    [
+        ("import sys; sys.modules['numba'] = None", False),
+        ("from numba.core.caching import CacheImpl; CacheImpl._locator_classes = []", True),
+    ],
+    ids=["no numba", "nowhere to keep what is compiled"],
+)
+def test_everything_works_in_poor_conditions(before: str, usable: bool) -> None:
     program = (
-        "import sys; sys.modules['numba'] = None\n"
+        f"{before}\n"
         "import torch; from vse_demo import AdPool, kernels\n"
-        "assert not kernels.usable(torch.zeros(1, 2, 3))\n"
+        f"assert kernels.usable(torch.zeros(1, 2, 3)) is {usable}\n"
         "print(AdPool(3)(torch.ones(2, 4, 3)).tolist())"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

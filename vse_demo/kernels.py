@@ -268,13 +268,17 @@ def _array(argument: Argument) -> Any:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first use and keep the result on disk.
+    """Compile on first use and keep the result on disk, if there is a place for it.
 
     Sums may be reordered (that is what vector units do), but infinities and NaN keep their meaning.
     """
     if njit is None:
         return function
-    return njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})(function)
+    options = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # neither the package's folder nor the user's can be written to
+        return njit(**options)(function)
 
 
 @_compiled
