@@ -65,10 +65,10 @@ def test_sorting_is_exact_and_its_gradient_goes_home(shape: tuple[int, int, int]
 
 
 @settings(max_examples=40)
-@given(SHAPES, st.integers(0, 999))
-def test_softmax_sums_are_the_same(shape: tuple[int, int, int], seed: int) -> None:
+@given(SHAPES, st.integers(0, 999), st.booleans())
+def test_softmax_sums_are_the_same(shape: tuple[int, int, int], seed: int, relu: bool) -> None:
     (scores, mask), (values, _) = random_batch(shape, seed), random_batch(shape, seed + 1)
-    assert_same_as_plain(lambda s, v: softmax_sum(s, v, mask), scores, values)
+    assert_same_as_plain(lambda s, v: softmax_sum(s, v, mask, relu), scores, values)
 
 
 @settings(max_examples=40)
@@ -154,12 +154,13 @@ def test_garbage_in_padding_and_non_contiguous_input_change_nothing() -> None:
     assert (gradient[~mask] == 0).all()
 
 
+@pytest.mark.parametrize("variant", ["paper", "official"])
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_what_is_not_finite_stays_not_finite_where_plain_torch_has_it(value: float) -> None:
+def test_what_is_not_finite_stays_not_finite_where_plain_torch_has_it(value: float, variant: str) -> None:
     features, mask = random_batch((3, 9, 66), 5)
     mask[1] = True
     features[1, 4, 10] = value
-    pool = AdPool(66)
+    pool = AdPool(66, variant)
     with kernels.plain():
         expected = pool(features, mask)
     assert torch.equal(pool(features, mask).isfinite(), expected.isfinite())

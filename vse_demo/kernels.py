@@ -108,9 +108,9 @@ def sort_rows(features: Tensor, mask: Tensor) -> Tensor:
     return _SortRows.apply(features.contiguous(), mask.contiguous())
 
 
-def softmax_sum(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Sum values (B, N, D) over N, weighted by the softmax of scores (B, N, D) along N."""
-    return _SoftmaxSum.apply(scores.contiguous(), values.contiguous(), mask.contiguous())
+def softmax_sum(scores: Tensor, values: Tensor, mask: Tensor, relu: bool = False) -> Tensor:
+    """Sum values (B, N, D) over N, weighted by the softmax of scores (B, N, D) along N, or of their ReLU."""
+    return _SoftmaxSum.apply(scores.contiguous(), values.contiguous(), mask.contiguous(), relu)
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -196,9 +196,10 @@ class _SortRows(torch.autograd.Function):
 
 class _SoftmaxSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, values: Tensor, mask: Tensor, relu: bool) -> Tensor:
         result, top, total = values.new_empty(3, len(values), values.shape[2])
-        _over_batch(_softmax_sum, scores, values, mask, result, top, total)
+        ctx.lowest = 0.0 if relu else -float("inf")  # of a score
+        _over_batch(_softmax_sum, scores, values, mask, ctx.lowest, result, top, total)
         ctx.save_for_backward(scores, values, mask, result, top, total)
         return result
 
@@ -209,9 +210,11 @@ class _SoftmaxSum(torch.autograd.Function):
         same = scores.data_ptr() == values.data_ptr()  # a soft maximum: both gradients are one
         to_values = torch.empty_like(values)
         to_scores = to_values if same else torch.empty_like(scores)
-        arguments = (scores, values, mask, result, top, total, gradients[0].contiguous(), to_scores, to_values)
-        _over_batch(_softmax_sum_backward, *arguments, same)
-        return None if same else to_scores, to_values, None
+        _over_batch(
+            _softmax_sum_backward, scores, values, mask, ctx.lowest, result, top, total, gradients[0].contiguous(),
+            to_scores, to_values, same,
+        )  # fmt: skip
+        return None if same else to_scores, to_values, None, None
 
 
 def _networks_of(mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -220,7 +223,7 @@ def _networks_of(mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 # Threads. The batch is cut into as many slices as PyTorch has threads.
 
-Argument = Tensor | np.ndarray | bool | int
+Argument = Tensor | np.ndarray | bool | float
 _threads: ThreadPoolExecutor | None = None
 
 
@@ -549,23 +552,24 @@ def _sort_backward(start, stop, features, mask, networks, bounds, gradient, to_f
 
 
 @_compiled
-def _softmax_sum(start, stop, scores, values, mask, result, top, total):  # type: ignore[no-untyped-def]
+def _softmax_sum(start, stop, scores, values, mask, lowest, result, top, total):  # type: ignore[no-untyped-def]
     rows, columns = scores.shape[1], scores.shape[2]
     block, other = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.float32)
     power, scale, peak = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     scale_bits = scale.view(np.int32)
-    sums, summed = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    sums, summed, floor = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.float32(lowest)
     for item in range(start, stop):
         result[item, 0] = _fetch(scores, item) + _fetch(values, item)  # overwritten below
         for column in range(0, columns, LANES):
             n = _load(scores, mask, item, column, block)
             _load(values, mask, item, column, other)
             for j in range(LANES):
-                peak[j] = block[0, j]
+                peak[j] = -np.inf
                 sums[j] = 0
                 summed[j] = 0
-            for row in range(1, n):
+            for row in range(n):
                 for j in range(LANES):
+                    block[row, j] = floor if block[row, j] < floor else block[row, j]  # NaN stays
                     peak[j] = max(peak[j], block[row, j])
             for row in range(n):
                 _exponentials(block, row, 0, peak, power, scale, scale_bits)
@@ -580,13 +584,13 @@ def _softmax_sum(start, stop, scores, values, mask, result, top, total):  # type
 
 @_compiled
 def _softmax_sum_backward(  # type: ignore[no-untyped-def]
-    start, stop, scores, values, mask, result, top, total, gradient, to_scores, to_values, same
+    start, stop, scores, values, mask, lowest, result, top, total, gradient, to_scores, to_values, same
 ):
     """With δ the softmax: d values = δ g and d scores = δ (values − result) g; their sum if both are the `same`."""
     rows, columns = scores.shape[1], scores.shape[2]
     padded = _whole_blocks(columns)
     line, peak, share = np.zeros((1, padded), np.float32), np.zeros(padded, np.float32), np.empty(padded, np.float32)
-    inverse = np.empty(columns, np.float32)
+    inverse, floor = np.empty(columns, np.float32), np.float32(lowest)
     power, scale = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     scale_bits = scale.view(np.int32)
     for item in range(start, stop):
@@ -599,7 +603,8 @@ def _softmax_sum_backward(  # type: ignore[no-untyped-def]
                 to_scores[item, row] = 0
                 continue
             for column in range(columns):
-                line[0, column] = scores[item, row, column]
+                score = scores[item, row, column]
+                line[0, column] = floor if score < floor else score
             for column in range(0, columns, LANES):
                 _exponentials(line, 0, column, peak, power, scale, scale_bits)
                 for j in range(LANES):
@@ -611,7 +616,7 @@ def _softmax_sum_backward(  # type: ignore[no-untyped-def]
                     to_values[item, row, column] = push + slope
                 else:
                     to_values[item, row, column] = push
-                    to_scores[item, row, column] = slope
+                    to_scores[item, row, column] = slope if scores[item, row, column] > floor else np.float32(0)
 
 
 @_compiled

@@ -72,10 +72,11 @@ def real_ranks(mask: Tensor) -> Tensor:
     return torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)
 
 
-def softmax_sum(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Sum values (B, N, D) over N, each weighted by the softmax of the scores (B, N, D) along N."""
+def softmax_sum(scores: Tensor, values: Tensor, mask: Tensor, relu: bool = False) -> Tensor:
+    """Sum values (B, N, D) over N, each weighted by the softmax of the scores (B, N, D) along N, or of their ReLU."""
     if kernels.usable(scores, values):
-        return kernels.softmax_sum(scores, values, mask)
+        return kernels.softmax_sum(scores, values, mask, relu)
+    scores = scores.relu() if relu else scores
     return weighted_sum(masked_softmax(scores, mask), values.masked_fill(~mask.unsqueeze(-1), 0))
 
 
@@ -201,18 +202,17 @@ class AdPool(nn.Module):
             soft = softmax_sum(features, features, mask)
             return soft, soft
         values, ranks = sort_rows(features, mask)
-        scores = self.token_scores(values)
         if self.variant == "paper":
-            token = weighted_sum(masked_softmax(scores, ranks), values)
+            token = weighted_sum(masked_softmax(self.token_scores(values), ranks), values)
         else:
-            token = softmax_sum(scores, values, ranks)
+            token = softmax_sum(self.token_score(values), values, ranks, relu=True)
         return token, softmax_sum(features, features, mask) if self.embedding else token
 
     def token_scores(self, values: Tensor) -> Tensor:
         """Of each sorted row (B, N), or of each of its values (B, N, D)."""
         if self.variant == "paper":
             return self.token_score(values).squeeze(-1)
-        return self.token_score(values).relu_()
+        return self.token_score(values).relu()
 
     def balance(self, token: Tensor, soft: Tensor) -> Tensor:
         """The weights (B, 2) of the token level and the embedding level."""
