@@ -19,7 +19,8 @@ from test_download import Hub, fetch, hub  # noqa: F401 - fixtures
 from vse_demo import VSE, Gallery, ModelConfig, open_dataset
 from vse_demo.cli import main
 from vse_demo.features import RowFile
-from vse_demo.files import STALE, replace_folder, write_atomic
+from vse_demo.files import STALE, FileError, replace_folder, write_atomic
+from vse_demo.service import open_service
 from vse_demo.text import WordTokenizer
 from vse_demo.training import Run
 
@@ -264,6 +265,14 @@ def test_a_read_only_folder_is_named(
         errors = capsys.readouterr().err
         assert str(read_only) in errors.splitlines()[-1]
         assert "Traceback" not in errors
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    model: Path, karpathy_folder: Path, read_only: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VSE_DEMO_CACHE", str(read_only))
+    with pytest.raises(FileError, match=r"read-only/galleries cannot be a cache .*: set VSE_DEMO_CACHE"):
+        open_service(karpathy_folder, [model]).find_images("red")
 
 
 # Two at once

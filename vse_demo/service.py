@@ -308,16 +308,19 @@ def cached_gallery(
     """All pictures of a data set, encoded once: what is new since the last time is added, and kept."""
     place = hashlib.blake2b(f"{dataset.folder.resolve()} {model.fingerprint()}".encode(), digest_size=8).hexdigest()
     folder = (root or default_cache()) / "galleries" / place
-    folder.parent.mkdir(parents=True, exist_ok=True)
     splits = [dataset.split(name) for name in dataset.splits]
-    with FileLock(f"{folder}.lock"):
-        try:
-            gallery = Gallery.load(folder, model)
-        except (FileError, FileNotFoundError):  # none yet, or a broken one: encode everything
-            gallery = Gallery(model)
-        changed = gallery.keep({name for split in splits for name in split.names})
-        if changed + sum(gallery.add(split, report=report) for split in splits):
-            gallery.save(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            try:
+                gallery = Gallery.load(folder, model)
+            except (FileError, FileNotFoundError):  # none yet, or a broken one: encode everything
+                gallery = Gallery(model)
+            changed = gallery.keep({name for split in splits for name in split.names})
+            if changed + sum(gallery.add(split, report=report) for split in splits):
+                gallery.save(folder)
+    except OSError as error:
+        raise FileError(f"{folder.parent} cannot be a cache ({error.strerror}): set VSE_DEMO_CACHE") from error
     if not len(gallery):
         raise FileError(f"none of the pictures in {dataset.folder} can be read")
     return gallery
