@@ -146,12 +146,12 @@ def test_names_and_captions_of_a_folder_are_text(page: Page) -> None:
 
 def test_a_mark_on_the_map_is_text(page: Page) -> None:
     page.get_by_role("tab", name="The space").click()
-    page.locator(".atlas circle[data-tip]").first.wait_for(state="attached")  # drawing a first map takes a while
+    page.locator(".atlas circle[data-tip]").first.wait_for(state="attached", timeout=90_000)  # UMAP compiles itself
     page.get_by_role("tab", name="Find pictures").click()
     text = hostile.MARKUP["the end of another"]
     search(page, text)
     page.get_by_role("tab", name="The space").click()
-    expect(page.locator(".atlas .mark text")).to_have_text(text, timeout=20_000)
+    expect(page.locator(".atlas .mark text")).to_contain_text(text[:30], timeout=20_000)  # cut if long
 
 
 def test_a_bad_upload_is_refused_with_a_sentence_and_no_markup(page: Page, tmp_path: Path) -> None:
@@ -392,6 +392,7 @@ def test_uploads_and_answers_are_deleted_and_the_page_is_not(place: Path, tmp_pa
     arguments = "--data", place / "mine", "--model", place / "model"
     with serve(tmp_path / "log", *arguments, program=program, **folders) as server:
         client = Client(server.address, verbose=False)
+        client.predict("a dog", "given", api_name="/find_images")  # so that the next answer is quicker than the broom
         shown = set((tmp_path / "uploads").rglob("*.*"))  # what belongs to the page itself
         client.predict(handle_file(tmp_path / "mine.png"), "given", api_name="/find_captions")
         [upload] = (tmp_path / "uploads").rglob("mine.png")

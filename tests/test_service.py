@@ -6,7 +6,9 @@ import io
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -387,6 +389,16 @@ def test_drawings_take_the_colours_and_the_font_of_the_page(service: Service) ->
         assert re.search(r'role="img" aria-label="\w', drawing)
         names = re.findall(r' id="([^"]+)"', drawing)
         assert len(names) == len(set(names))
+
+
+def test_drawings_of_many_visitors_at_once_look_like_those_of_one() -> None:
+    def draw(start: float, seconds: float) -> int:
+        time.sleep(start)
+        return figures.draw(lambda _: time.sleep(seconds), 2, 2, "nothing").count("<text")
+
+    with ThreadPoolExecutor() as pool:
+        [one, other] = pool.map(draw, (0, 0.1), (0.3, 0.4))  # one ends while the other draws
+    assert one == other == draw(0, 0)
 
 
 def test_the_ring_is_where_the_sliders_say_and_k_is_what_the_formulas_say() -> None:

@@ -9,6 +9,7 @@ import base64
 import html
 import io
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -35,6 +36,7 @@ DRAWING: dict[Any, Any] = {
     "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": 11,
     "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none",
 }  # fmt: skip
+ONE_AT_A_TIME = threading.Lock()  # matplotlib's settings are those of the whole program
 AROUND = "<em>(start, end)</em>"  # what a model puts around a sentence
 MARKS = {True: ("right", "✓", "its own"), False: ("wrong", "✗", "not its own")}
 
@@ -271,7 +273,7 @@ def _styles(count: int) -> list[str]:
 
 def draw(plot: Callable[[Axes], object], width: float, height: float, label: str) -> str:
     """What `plot` draws on its Axes, as SVG in the colours of the page."""
-    with matplotlib.rc_context(DRAWING):
+    with ONE_AT_A_TIME, matplotlib.rc_context(DRAWING):
         figure = Figure(figsize=(width, height), layout="constrained")
         plot(figure.subplots())
         return _svg(figure, label)
@@ -342,7 +344,7 @@ def k_mark(alignment: float, uniformity: float, batch_size: int) -> dict[str, fl
 @lru_cache
 def _k_plane(variant: str, batch_size: int) -> tuple[str, tuple[float, float, float, float]]:
     """The plane of a variant, and where its axes are in it: left, top, width and height."""
-    with matplotlib.rc_context(DRAWING):
+    with ONE_AT_A_TIME, matplotlib.rc_context(DRAWING):
         figure = Figure(figsize=(5, 3.6))
         ax = figure.add_axes((0.13, 0.14, 0.89, 0.83))  # of which a fifth is for the bar
         plots.plot_k_plane(variant, batch_size, ax).set_title("")
