@@ -17,11 +17,11 @@ from pathlib import Path
 import hostile
 import pytest
 import torch
-from conftest import ROOT, Server, paint, serve
 from gradio_client import Client, handle_file
 from playwright.sync_api import Page, expect
 
 import app
+from conftest import ROOT, Server, paint, serve
 from vse_demo import VSE, ModelConfig
 from vse_demo.guard import MAX_REQUEST, MAX_UPLOAD, is_free
 from vse_demo.text import WordTokenizer
