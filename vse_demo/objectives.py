@@ -17,7 +17,7 @@ from vse_demo.pooling import VARIANTS
 
 def alignment(similarities: Tensor, owner: Tensor | None = None) -> Tensor:
     """Mean similarity of the true pairs in (C, B) similarities; without `owner`, of the diagonal."""
-    owner = _diagonal(similarities) if owner is None else owner
+    owner = _owner(similarities, owner)
     return similarities.gather(1, owner.unsqueeze(1)).mean()
 
 
@@ -30,7 +30,7 @@ def uniformity(similarities: Tensor, owner: Tensor | None = None, variant: str =
     check_choice(variant, VARIANTS, "uniformity variant")
     if variant == "paper":
         return similarities.flatten().logsumexp(0) - math.log(similarities.numel())
-    owner = _diagonal(similarities) if owner is None else owner
+    owner = _owner(similarities, owner)
     return similarities.scatter(1, owner.unsqueeze(1), 0).neg().exp().mean()
 
 
@@ -211,6 +211,13 @@ def build_objective(name: str, **options: object) -> Objective:
     """Any objective by name; `options` go to its constructor."""
     check_choice(name, list(OBJECTIVES), "objective")
     return OBJECTIVES[name](**options)
+
+
+def _owner(similarities: Tensor, owner: Tensor | None) -> Tensor:
+    """The picture of each caption: as given, if there is one for each, or the diagonal."""
+    if owner is not None and owner.shape != similarities.shape[:1]:
+        raise ValueError(f"owner is {tuple(owner.shape)}, similarities need {tuple(similarities.shape[:1])}")
+    return _diagonal(similarities) if owner is None else owner
 
 
 def _diagonal(similarities: Tensor) -> Tensor:
