@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_download import Hub, fetch, hub  # noqa: F401 - fixtures
+from test_download import Hub, hub  # noqa: F401 - a fixture
 
 from vse_demo import VSE, Gallery, ModelConfig, open_dataset
 from vse_demo.cli import main
