@@ -15,9 +15,9 @@ import hostile
 import numpy as np
 import pytest
 import torch
-from conftest import paint
 from safetensors.torch import load_file, save, save_file
 
+from conftest import paint
 from vse_demo import VSE, Gallery, ModelConfig, TrainConfig, open_dataset, train
 from vse_demo.cli import main
 from vse_demo.data import content_digest, read_image
