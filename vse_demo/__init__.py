@@ -1,5 +1,11 @@
 """Visual-semantic embedding: adaptive pooling (AdPool), adaptive negatives (AdOpt), and search."""
 
+import os
+
+# After each operation PyTorch's threads wait for the next one by spinning, for milliseconds, on cores that `kernels`
+# could use. Waiting a tenth of a millisecond that way does as well. (It counts only if PyTorch is not loaded yet.)
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
 from vse_demo.aggregators import POOLINGS, build_pooling
 from vse_demo.data import CaptionedImages, open_dataset
 from vse_demo.evaluation import evaluate, retrieval_ranks
