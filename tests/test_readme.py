@@ -1,7 +1,11 @@
 """What the README shows runs as it stands."""
 
+import json
 import re
 from pathlib import Path
+
+from vse_demo.benchmark import Row, as_table
+from vse_demo.data import shipped
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -12,3 +16,8 @@ def test_the_first_example_runs_and_gives_a_sensible_loss() -> None:
     names: dict[str, object] = {}
     exec(example[1], names)
     assert 0 < float(names["loss"].detach()) < 20  # type: ignore[attr-defined]
+
+
+def test_the_table_of_speed_is_what_was_measured() -> None:
+    measured = json.loads((shipped("") / "benchmark.json").read_text(encoding="utf-8"))
+    assert as_table([Row(**row) for row in measured["rows"]]) in README.read_text(encoding="utf-8")

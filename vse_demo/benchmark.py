@@ -103,7 +103,7 @@ def aggregators() -> Iterator[Row]:
     features = torch.randn(128, 36, 1024)
     slowest = _inference(build_pooling("gcn", 1024).eval(), features, None)
     for name in ("lip", "seq2seq", "selfattn", "adapool", "softpool", "gpo", "manual", "mean", "max", "adpool"):
-        aim = "the fastest but for mean and max" if name == "adpool" else ""
+        aim = "fastest but mean, max" if name == "adpool" else ""
         pool = _inference(build_pooling(name, 1024).eval(), features, None)
         yield compare(f"{name} (128, 36, 1024), forward", "GCN", aim, pool, slowest, rounds=5)
 

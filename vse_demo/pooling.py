@@ -106,15 +106,13 @@ class RankPool(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         mask = real_rows(features, mask)
+        if self.weights is None:  # every rank counts the same: there is nothing to sort
+            real = features if mask.all() else features.masked_fill(~mask.unsqueeze(-1), 0)
+            return real.sum(1) / mask.sum(1, keepdim=True)
         values, ranks = sort_rows(features, mask)
-        weights = self.rank_weights(features) * ranks  # (B, N)
-        return weighted_sum(weights / weights.sum(1, keepdim=True), values)
-
-    def rank_weights(self, features: Tensor) -> Tensor:
-        if self.weights is None:
-            return features.new_ones(features.shape[1])
         given = features.new_tensor(self.weights[: features.shape[1]])
-        return nn.functional.pad(given, (0, features.shape[1] - len(given)))
+        weights = nn.functional.pad(given, (0, features.shape[1] - len(given))) * ranks  # (B, N)
+        return weighted_sum(weights / weights.sum(1, keepdim=True), values)
 
 
 @dataclass(frozen=True)
