@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from conftest import paint
 from PIL import Image
+
+from conftest import paint
 
 
 @dataclass(frozen=True)
