@@ -200,18 +200,18 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
         add_endpoints(service, sentence, picture, model)  # first, so that their names are theirs
         find_images, find_captions = in_plain_words(page.find_images), in_plain_words(page.find_captions)
         of_images, of_captions = [found, image_reasons, names], [found_captions, caption_reasons, captions]
+        search_pictures = {
+            "fn": find_images, "outputs": [*of_images, space, query, latest], "api_visibility": "private",
+        }  # fmt: skip
+        first = blocks.load(inputs=[query, model, mapped], show_progress_on=found, **search_pictures)
         for trigger, field, shown in (
-            (blocks.load, query, found),
             (sentence.submit, sentence, found),
             (search.click, sentence, found),
             (chips.load_input_event.then, sentence, found),
             (place.submit, place, space),
             (show.click, place, space),
-        ):
-            trigger(
-                find_images, [field, model, mapped], [*of_images, space, query, latest],
-                show_progress_on=shown, api_visibility="private",
-            )  # fmt: skip
+        ):  # whoever is quicker than the first answer does not want it any more
+            trigger(inputs=[field, model, mapped], show_progress_on=shown, cancels=first, **search_pictures)
         samples.select(page.pick, None, picture, api_visibility="private")
         picture.change(
             find_captions, [picture, model, mapped], [*of_captions, space, latest],

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-
-from conftest import paint
+from support import paint
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from gradio_client import Client, handle_file
 from playwright.sync_api import Browser, Page, expect
+from support import ROOT, Server, serve
 
 import app
-from conftest import ROOT, Server, serve
 from vse_demo.shipped import gallery_file, load_shipped
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of gradio_client
@@ -431,7 +431,12 @@ def test_a_folder_is_read_once_with_a_progress_bar(
             if start == "first":
                 expect(page.get_by_text("Getting to know the pictures").first).to_be_visible(timeout=30_000)
                 expect(page.get_by_text(re.compile(r"(32|64)/96")).first).to_be_visible(timeout=60_000)
+                page.get_by_label("A sentence").fill("an early bird")
+                page.keyboard.press("Enter")
             expect(page.locator("#found-pictures img")).to_have_count(5, timeout=60_000)
+            if start == "first":
+                page.wait_for_timeout(2000)  # the search that everyone begins with is not to come after it
+                expect(page.locator("#found-pictures .head")).to_contain_text("an early bird")
             assert page.get_by_role("tab", name="Find captions").count() == 0  # it has none
             alts = page.locator("#found-pictures img").evaluate_all("all => all.map(each => each.alt)")
             assert all(alt.endswith(".png") for alt in alts)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import paint
 
 import vse_demo
-from conftest import paint
 from vse_demo import VSE, Gallery, ModelConfig, TrainConfig
 from vse_demo.data import clean, open_dataset
 from vse_demo.files import FileError, read_json, write_json

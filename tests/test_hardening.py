@@ -7,8 +7,7 @@ from collections import Counter
 from importlib.metadata import distributions
 
 import pytest
-
-from conftest import ROOT
+from support import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import hardening_report

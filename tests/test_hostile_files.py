@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save, save_file
+from support import paint
 
-from conftest import paint
 from vse_demo import VSE, Gallery, ModelConfig, TrainConfig, open_dataset, train
 from vse_demo.cli import main
 from vse_demo.data import content_digest, read_image

@@ -79,6 +79,7 @@ def test_memory_stays_bounded(file: str, album: Path) -> None:
     receive, send = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=peak_of_reading, args=(album / file, send))
     process.start()
+    send.close()  # if the process dies, there is an error instead of a wait
     assert receive.recv() < MEMORY
     process.join()
 
