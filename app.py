@@ -50,12 +50,12 @@ THEME = gr.themes.Soft(
 CSS = """
 .gradio-container { width: 100% !important; max-width: 1160px !important; margin: auto !important; }
 .main.app { padding: 12px clamp(12px, 3vw, 32px) !important; } .html-container { padding: 0 !important; }
-#head { align-items: end; } footer .divider { display: none; }
+#head { align-items: end; min-height: 96px; } footer .divider { display: none; }
 #found-pictures { min-height: 228px; } #found-captions { min-height: 270px; } #space { min-height: 720px; }
 #ask { min-height: 160px; } .why { min-height: 440px; }
 @media (max-width: 760px) {
   .prose h1 { font-size: 21px; } .tab-container button { padding: 0 4px; font-size: 13px; }
-  .tabs { max-width: calc(100vw - 24px); } #head > * { min-width: 100% !important; }
+  .tabs { max-width: calc(100vw - 24px); } #head { min-height: 246px; } #head > * { min-width: 100% !important; }
   #ask { min-height: 240px; } #found-pictures { min-height: 630px; } #space { min-height: 300px; }
   .why { min-height: 1000px; }
 }
