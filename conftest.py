@@ -17,7 +17,7 @@ from PIL import Image, ImageChops, ImageFilter
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # kernels inherit it: no lesson may look outside
 
-PICTURES = ("image/png", "image/jpeg")
+IMAGE_SUFFIXES = ("image/png", "image/jpeg")
 PIXELS = 8  # by which the sides of two figures may differ: a label that is one digit longer
 BLOCKS = (96, 48)  # in which two figures are compared
 BLUR = ImageFilter.GaussianBlur(3)  # before that: a line may be drawn a pixel lower
@@ -27,7 +27,7 @@ SHARE = 0.02  # of the blocks that may differ
 
 def figures(outputs: Sequence[dict]) -> list[Image.Image]:
     """The pictures among a cell's outputs, in their order."""
-    coded = [data[kind] for output in outputs for kind in PICTURES if kind in (data := output.get("data", {}))]
+    coded = [data[kind] for output in outputs for kind in IMAGE_SUFFIXES if kind in (data := output.get("data", {}))]
     return [Image.open(io.BytesIO(base64.b64decode(code))).convert("RGB") for code in coded]
 
 

@@ -21,16 +21,14 @@ from typing import Any
 import numpy as np
 
 from vse_demo.data import open_dataset
-from vse_demo.features import cached_cells
-from vse_demo.files import replace_folder, write_atomic, write_json
-from vse_demo.presets import make_config
-from vse_demo.training import train
-from vse_demo.vision import ImageEncoder
+from vse_demo.encoders import ImageEncoder, cached_features
+from vse_demo.training import make_config, train
+from vse_demo.utils.files import replace_folder, write_atomic, write_json
 
 # One budget for all: 36 vectors per photo, as many as the paper has regions, and a small joint space.
 BUDGET: dict[str, Any] = {
     "vision": "region", "region_dim": 1280, "dim": 128, "projection": "linear", "pooling": "adpool",
-    "objective": "adopt", "epochs": 2, "schedule": "cosine", "ramp_steps": 50, "learning_rate": 1e-3,
+    "objective": "adopt", "epochs": 2, "schedule": "cosine", "warmup_steps": 50, "learning_rate": 1e-3,
 }  # fmt: skip
 
 ALL_NEGATIVES = 127  # of a batch of 128 pairs
@@ -118,7 +116,7 @@ def prepare(chosen: argparse.Namespace) -> Path:
             data = open_dataset(chosen.data).split(split)
             five = [data.captions_of(image)[:5] for image in range(len(data))]
             kept = [image for image, captions in enumerate(five) if len(captions) == 5]
-            cells = cached_cells(encoder, data.images, chosen.cache)
+            cells = cached_features(encoder, data.images, chosen.cache)
             shape = (len(kept), 36, 1280)
             regions = np.lib.format.open_memmap(str(fresh / f"{name}_ims.npy"), "w+", np.float16, shape)
             for row, image in enumerate(kept):

@@ -24,13 +24,12 @@ with atheris.instrument_imports(include=["vse_demo", "PIL"]):
     from PIL import Image
 
     from vse_demo.data import content_digest, open_dataset, read_captions, read_image
-    from vse_demo.features import RowFile
-    from vse_demo.files import FileError, check_seal, read_json
+    from vse_demo.encoders import RowFile, SubwordTokenizer, WordTokenizer, read_word_vectors
+    from vse_demo.encoders.backbone import _read_weights
     from vse_demo.model import read_config
     from vse_demo.retrieval import read_models
-    from vse_demo.text import SubwordTokenizer, WordTokenizer, read_word_vectors
     from vse_demo.training import Log
-    from vse_demo.vision import _read_weights
+    from vse_demo.utils.files import FileError, read_json, verify_checksums
 
 PLACE = Path(tempfile.mkdtemp(prefix="fuzz-"))
 TABLE = 'raw,split,filename\n"[""a dog""]",train,a.jpg\n'
@@ -92,7 +91,7 @@ READERS: list[Callable[[bytes], object]] = [
     lambda content: read_word_vectors(write("vectors.txt", content), ["dog", "a"]),
     lambda content: read_word_vectors(write("vectors.safetensors", content), ["dog", "a"]),
     lambda content: _read_weights(write("weights.safetensors", content)),
-    lambda content: check_seal(write("SHA256SUMS", content, a="a").parent),
+    lambda content: verify_checksums(write("SHA256SUMS", content, a="a").parent),
     lambda content: read_log(write("metrics.jsonl", content)),
     lambda content: read_rows(write("rows.txt", content, rows__f16=bytes(64))),
 ]

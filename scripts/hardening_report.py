@@ -26,7 +26,7 @@ def table() -> str:
     kills = ", ".join(f"{verb} {count}" for verb, count in faults.KILLS.items())
     memory = load["memory_mb"]
     rows = {
-        "pictures": f"{len(hostile.PICTURES)}; {kinds['PICTURES']} are refused with a reason, the others answered",
+        "pictures": f"{len(hostile.IMAGE_SUFFIXES)}; {kinds['PICTURES']} are refused with a reason, the others answered",
         "sentences": f"{len(hostile.TEXTS)}; {kinds['TEXTS']} refused; {len(hostile.MARKUP)} markup, in Chromium too",
         "files": f"{len(files.FILES)} kinds, {len(hostile.DAMAGES)} damages each: refused, or the answer is as before",
         "requests": f"{len(page.WAYS)} ways to {len(page.SECRETS)} files, {len(page.OTHER_ROUTES)} routes: closed",

@@ -16,7 +16,7 @@ from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode, v4
 
-from vse_demo.files import write_atomic
+from vse_demo.utils.files import write_atomic
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -91,9 +91,9 @@ SHOTS = {  # name: what is done first, dark, phone
 
 def save(page: Page, path: Path, whole: bool) -> None:
     page.wait_for_timeout(1500)  # for what fades in
-    picture = Image.open(io.BytesIO(page.screenshot(full_page=whole)))
-    picture.convert("RGB").save(path, "WEBP", quality=QUALITY, method=6)
-    print(f"{path}: {picture.width} × {picture.height}, {path.stat().st_size / 1000:.0f} kB")
+    image = Image.open(io.BytesIO(page.screenshot(full_page=whole)))
+    image.convert("RGB").save(path, "WEBP", quality=QUALITY, method=6)
+    print(f"{path}: {image.width} × {image.height}, {path.stat().st_size / 1000:.0f} kB")
 
 
 def main() -> None:

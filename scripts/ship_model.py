@@ -16,12 +16,11 @@ from experiments import portable, write_steps
 from safetensors.numpy import save
 
 from vse_demo import VSE, open_dataset
-from vse_demo.batches import Pairs
+from vse_demo.app.map import compute_map
 from vse_demo.data import merge_duplicates
-from vse_demo.files import write_atomic, write_json
-from vse_demo.service import draw_map
 from vse_demo.shipped import MODELS, index_gallery, load_shipped
-from vse_demo.training import validate, validation_name
+from vse_demo.training import PairDataset, validate, validation_name
+from vse_demo.utils.files import write_atomic, write_json
 
 PARTS = {
     "tf_efficientnet_lite2": "EfficientNet-Lite2, trained on ImageNet (Tan and Le, 2019; Apache-2.0), from the "
@@ -71,7 +70,7 @@ def main() -> None:
     model = VSE.from_pretrained(folder)  # as a user gets it
     dataset = open_dataset(chosen.data)
     data = merge_duplicates(dataset.split(validation_name(dataset)))
-    metrics = validate(model, Pairs.make(data, model, False, chosen.cache))
+    metrics = validate(model, PairDataset.make(data, model, False, chosen.cache))
     config = json.loads((chosen.run / "config.json").read_text())
     captions = "and 110,035 captions without their photos" if config["more_captions"] else "captions"
     card = CARD.format(
@@ -98,7 +97,7 @@ def draw_maps(assets: Path) -> None:
     """A map of the gallery for every shipped model, and for the ensemble once all its members are there."""
     for name, parts in MODELS.items():
         if all((assets / "indexes" / part).is_dir() for part in parts):
-            places = draw_map(load_shipped(name)).astype(np.float16)
+            places = compute_map(load_shipped(name)).astype(np.float16)
             write_atomic(assets / "maps" / f"{name}.safetensors", save({"places": places}))
 
 

@@ -51,7 +51,7 @@ def save_picture() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path, save_picture: Callable[..., Path]) -> list[Path]:
+def images(tmp_path: Path, save_picture: Callable[..., Path]) -> list[Path]:
     """Ten JPEG files `0.jpg` … `9.jpg` in the folder `pictures`, of different sizes."""
     return [save_picture(tmp_path / "pictures" / f"{seed}.jpg", seed, (40 + seed, 60 - seed)) for seed in range(10)]
 
@@ -141,7 +141,7 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tiny_encoder():
     """An `ImageEncoder` of a frozen, random `test_efficientnet`: pictures at 64 px -> 4 cells -> 8 dimensions."""
-    from vse_demo.vision import ImageEncoder
+    from vse_demo.encoders import ImageEncoder
 
     torch.manual_seed(0)
     encoder = ImageEncoder(8, "grid", "test_efficientnet", 64)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import nn
 
-from vse_demo.aggregators import GCN, GPO, LIP, POOLINGS, AdaPool, Seq2Seq, SoftPool, build_pooling
 from vse_demo.layers import RowNorm
+from vse_demo.pooling import GCN, GPO, LIP, POOLINGS, AdaPool, Seq2Seq, SoftPool, build_pooling
 
 DIM = 8
 few_examples = settings(max_examples=20)

@@ -14,11 +14,12 @@ from gradio_client import Client, handle_file
 from playwright.sync_api import Browser, Page, expect
 from support import ROOT, Server, serve
 
-import app
+from vse_demo.app import launch
+from vse_demo.app import page as app_page
 from vse_demo.shipped import gallery_file, load_shipped
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of gradio_client
-CAPTION = app.EXAMPLES[-1]  # of the gallery
+CAPTION = app_page.EXAMPLES[-1]  # of the gallery
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 WATCH_SHIFTS = """
 window.shift = 0;
@@ -185,7 +186,7 @@ def why(page: Page) -> str:
 
 
 def test_a_first_search_is_there_from_the_start(page: Page) -> None:
-    expect(page.locator("#found-pictures .head")).to_contain_text(app.EXAMPLES[0])
+    expect(page.locator("#found-pictures .head")).to_contain_text(app_page.EXAMPLES[0])
     expect(page.get_by_text("Why 0.").filter(visible=True)).to_be_visible()
     expect(page.get_by_label("A sentence")).to_have_value("")
 
@@ -219,9 +220,9 @@ def test_the_right_picture_is_ticked_green_and_the_others_are_crossed_red(page: 
 
 
 def test_an_example_is_a_search(page: Page) -> None:
-    page.get_by_text(app.EXAMPLES[1]).click()
-    expect(page.locator("#found-pictures .head")).to_contain_text(app.EXAMPLES[1])
-    expect(page.get_by_label("A sentence")).to_have_value(app.EXAMPLES[1])
+    page.get_by_text(app_page.EXAMPLES[1]).click()
+    expect(page.locator("#found-pictures .head")).to_contain_text(app_page.EXAMPLES[1])
+    expect(page.get_by_label("A sentence")).to_have_value(app_page.EXAMPLES[1])
 
 
 def test_an_empty_search_gets_a_hint(page: Page) -> None:
@@ -313,7 +314,7 @@ def test_the_query_is_on_the_map_at_once(page: Page) -> None:
     page.locator("#samples .card").nth(1).click()
     expect(page.locator("#found-captions .card")).to_have_count(5)
     open_tab(page, "The space")
-    expect(mark).to_have_text(app.PICTURE_LABEL)
+    expect(mark).to_have_text(app_page.IMAGE_LABEL)
 
 
 def test_the_map_shows_what_one_points_at_with_mouse_and_keys(page: Page) -> None:
@@ -357,7 +358,7 @@ def test_how_it_learned_has_curves_and_sliders(page: Page) -> None:
 
 def test_another_model_answers_anew(page: Page) -> None:
     open_tab(page, "The space")
-    expect(page.locator("#space .mark")).to_have_text(app.EXAMPLES[0])
+    expect(page.locator("#space .mark")).to_have_text(app_page.EXAMPLES[0])
     before, map_before = (
         page.locator("#found-pictures").inner_html(),
         page.locator("#space circle").first.get_attribute("cx"),
@@ -446,7 +447,7 @@ def test_a_folder_is_read_once_with_a_progress_bar(
 
 def test_a_folder_or_model_that_is_none_is_refused(start_python: Callable[..., object], tmp_path: Path) -> None:
     for option, message in (("--data", "is not a folder"), ("--model", "is not a folder with a model")):
-        process = start_python(app.__file__, option, tmp_path / "nowhere")
+        process = start_python(ROOT / "app.py", option, tmp_path / "nowhere")
         assert message in process.communicate()[1]  # type: ignore[attr-defined]
         assert process.returncode == 1  # type: ignore[attr-defined]
 
@@ -460,5 +461,5 @@ def test_a_space_installs_what_the_app_needs() -> None:
 
 def test_a_space_can_choose_the_address() -> None:
     """Hugging Face Spaces set GRADIO_SERVER_NAME; an address of our own would hide it."""
-    assert app.read_arguments([]).host is None
-    assert app.read_arguments(["--host", "0.0.0.0"]).host == "0.0.0.0"
+    assert launch.read_arguments([]).host is None
+    assert launch.read_arguments(["--host", "0.0.0.0"]).host == "0.0.0.0"

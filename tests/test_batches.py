@@ -4,31 +4,30 @@ import numpy as np
 import pytest
 import torch
 
-from vse_demo.batches import Pairs, drop_cells, drop_words, epoch_batches
 from vse_demo.data import open_dataset
-from vse_demo.features import CachedCells
+from vse_demo.encoders import CachedFeatures, SubwordTokenizer, WordTokenizer
 from vse_demo.model import VSE, ModelConfig
-from vse_demo.text import SubwordTokenizer, WordTokenizer
+from vse_demo.training import PairDataset, drop_features, drop_words, epoch_batches
 
 EVEN = np.repeat(np.arange(12), 5)
 UNEVEN = np.random.default_rng(0).permutation(np.repeat(np.arange(9), [5, 1, 5, 3, 2, 7, 5, 0, 4]))
 WORDS = WordTokenizer([f"word{number}" for number in range(30)])
 
 
-def batches_of(owner, batch_size=4, captions_per_image=2, seed=0):
-    return epoch_batches(owner, batch_size, captions_per_image, np.random.default_rng(seed))
+def batches_of(image_ids, batch_size=4, captions_per_image=2, seed=0):
+    return epoch_batches(image_ids, batch_size, captions_per_image, np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("owner", [EVEN, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize("image_ids", [EVEN, UNEVEN], ids=["even", "uneven"])
 @pytest.mark.parametrize("captions_per_image", [1, 2, 5, 10])
-def test_all_groups_but_those_of_a_last_partial_batch_are_used_once(owner, captions_per_image):
-    batches = batches_of(owner, 4, captions_per_image)
+def test_all_groups_but_those_of_a_last_partial_batch_are_used_once(image_ids, captions_per_image):
+    batches = batches_of(image_ids, 4, captions_per_image)
     used = [caption for batch in batches for caption in batch.captions]
-    groups = sum(-(-count // captions_per_image) for count in Counter(owner.tolist()).values())
+    groups = sum(-(-count // captions_per_image) for count in Counter(image_ids.tolist()).values())
     assert len(used) == len(set(used))
-    assert set(used) <= set(range(len(owner)))
+    assert set(used) <= set(range(len(image_ids)))
     assert len(batches) == groups // 4
-    assert len(used) >= len(owner) - captions_per_image * (groups % 4)
+    assert len(used) >= len(image_ids) - captions_per_image * (groups % 4)
 
 
 def test_every_caption_is_used_when_batches_come_out_even():
@@ -36,20 +35,20 @@ def test_every_caption_is_used_when_batches_come_out_even():
     assert sorted(caption for batch in batches for caption in batch.captions) == list(range(60))
 
 
-@pytest.mark.parametrize("owner", [EVEN, UNEVEN], ids=["even", "uneven"])
-def test_captions_know_the_place_of_their_picture_in_the_batch(owner):
-    for batch in batches_of(owner):
-        assert len(set(batch.pictures)) == len(batch.pictures)
-        assert [batch.pictures[place] for place in batch.owner] == owner[batch.captions].tolist()
-        assert set(batch.owner.tolist()) == set(range(len(batch.pictures)))
-        assert batch.owner.dtype == torch.int64
+@pytest.mark.parametrize("image_ids", [EVEN, UNEVEN], ids=["even", "uneven"])
+def test_captions_know_the_place_of_their_picture_in_the_batch(image_ids):
+    for batch in batches_of(image_ids):
+        assert len(set(batch.images)) == len(batch.images)
+        assert [batch.images[place] for place in batch.image_ids] == image_ids[batch.captions].tolist()
+        assert set(batch.image_ids.tolist()) == set(range(len(batch.images)))
+        assert batch.image_ids.dtype == torch.int64
 
 
 @pytest.mark.parametrize("captions_per_image", [1, 2, 5])
 def test_a_batch_is_made_of_groups_of_captions_per_image(captions_per_image):
-    owner = np.repeat(np.arange(30), 10)
-    for batch in batches_of(owner, 6, captions_per_image):
-        counts = Counter(owner[batch.captions].tolist())
+    image_ids = np.repeat(np.arange(30), 10)
+    for batch in batches_of(image_ids, 6, captions_per_image):
+        counts = Counter(image_ids[batch.captions].tolist())
         assert len(batch.captions) == 6 * captions_per_image
         assert all(count % captions_per_image == 0 for count in counts.values())
 
@@ -62,14 +61,14 @@ def test_each_epoch_groups_the_captions_of_a_picture_anew():
 
 def test_each_epoch_shuffles_the_pictures_anew():
     random = np.random.default_rng(0)
-    first, second = ([batch.pictures for batch in epoch_batches(EVEN, 1, 5, random)] for _ in range(2))
-    assert sorted(first) == sorted(second) == [[picture] for picture in range(12)]
+    first, second = ([batch.images for batch in epoch_batches(EVEN, 1, 5, random)] for _ in range(2))
+    assert sorted(first) == sorted(second) == [[image] for image in range(12)]
     assert first != second
 
 
 def test_the_seed_decides_the_batches():
     def plain(seed):
-        return [(batch.pictures, batch.captions, batch.owner.tolist()) for batch in batches_of(UNEVEN, seed=seed)]
+        return [(batch.images, batch.captions, batch.image_ids.tolist()) for batch in batches_of(UNEVEN, seed=seed)]
 
     assert plain(1) == plain(1)
     assert plain(1) != plain(2)
@@ -78,7 +77,7 @@ def test_the_seed_decides_the_batches():
 def test_fewer_groups_than_a_batch_are_one_smaller_batch():
     (batch,) = batches_of(EVEN[:15], batch_size=128, captions_per_image=5)
     assert sorted(batch.captions) == list(range(15))
-    assert batch.pictures == [0, 1, 2]
+    assert batch.images == [0, 1, 2]
 
 
 # Words
@@ -128,7 +127,7 @@ def test_special_tokens_are_never_touched(bert_folder):
 @pytest.mark.parametrize(("rate", "kept"), [(0.0, 9), (0.2, 7), (0.5, 4), (0.99, 1), (1.0, 1)])
 def test_dropping_cells_keeps_that_share_of_each_pictures_rows(rate, kept):
     cells = torch.rand(5, 9, 3)
-    shown = drop_cells(cells, rate, torch.Generator().manual_seed(0))
+    shown = drop_features(cells, rate, torch.Generator().manual_seed(0))
     assert shown.shape == (5, kept, 3)
     for before, after in zip(cells, shown, strict=True):
         rows = {tuple(row) for row in after.tolist()}
@@ -140,7 +139,7 @@ def test_pictures_lose_different_cells_and_the_seed_decides_which():
     cells = torch.arange(20.0).expand(6, 20).unsqueeze(-1)
 
     def chosen(seed):
-        shown = drop_cells(cells, 0.5, torch.Generator().manual_seed(seed))
+        shown = drop_features(cells, 0.5, torch.Generator().manual_seed(seed))
         return [tuple(sorted(row)) for row in shown.squeeze(-1).tolist()]
 
     assert chosen(0) == chosen(0)
@@ -157,17 +156,17 @@ def tiny_model(**settings) -> VSE:
 
 def test_pairs_of_regions_are_read_from_their_file(precomp_folder):
     data = open_dataset(precomp_folder).split("dev")
-    pairs = Pairs.make(data, tiny_model(vision="region", region_dim=16), live=False, cache=None)
+    pairs = PairDataset.make(data, tiny_model(vision="region", region_dim=16), live=False, cache=None)
     assert torch.equal(pairs.images[[2, 0]], torch.from_numpy(data.images[[2, 0]]))
     assert pairs.sentences == WORDS.encode(data.captions)
-    assert pairs.owner is data.owner
+    assert pairs.image_ids is data.image_ids
 
 
 def test_pairs_of_pictures_are_cached_cells_or_the_files_themselves(karpathy_folder, tmp_path):
     data = open_dataset(karpathy_folder).split("val")
     model = tiny_model(backbone="test_efficientnet", image_size=64)
-    assert Pairs.make(data, model, live=True, cache=tmp_path / "cells").images == data.images
+    assert PairDataset.make(data, model, live=True, cache=tmp_path / "cells").images == data.images
     assert not (tmp_path / "cells").exists()
-    frozen = Pairs.make(data, model, live=False, cache=tmp_path / "cells").images
-    assert isinstance(frozen, CachedCells)
+    frozen = PairDataset.make(data, model, live=False, cache=tmp_path / "cells").images
+    assert isinstance(frozen, CachedFeatures)
     assert frozen[[0, 1, 2, 3]].shape == (4, 4, 256)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from vse_demo import benchmark, kernels
-from vse_demo.benchmark import Row, as_table, compare, run_benchmark
+from benchmarks import run as benchmark
+from benchmarks.run import Row, as_table, compare, run_benchmark
+from vse_demo import ops
 from vse_demo.cli import main
 
 
@@ -29,9 +30,9 @@ def test_a_ratio_is_the_median_of_rounds_after_one_to_warm_up(monkeypatch: pytes
 
 def test_the_plain_side_of_a_comparison_is_plain() -> None:
     seen = []
-    benchmark._plainly(lambda: seen.append(kernels.usable(torch.zeros(1, 2, 3))))()
+    benchmark._plainly(lambda: seen.append(ops.usable(torch.zeros(1, 2, 3))))()
     assert seen == [False]
-    assert kernels.usable(torch.zeros(1, 2, 3))
+    assert ops.usable(torch.zeros(1, 2, 3))
 
 
 def test_gathering_gives_the_loss_of_all_negatives() -> None:
@@ -65,5 +66,5 @@ def test_an_unknown_section_is_named() -> None:
 def test_the_figure_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "SECTIONS", {"one": one_row})
     assert main(["benchmark", "--figure", str(tmp_path / "parts.png")]) == 0
-    with Image.open(tmp_path / "parts.png") as picture:
-        assert picture.width > 1000
+    with Image.open(tmp_path / "parts.png") as image:
+        assert image.width > 1000

@@ -72,8 +72,8 @@ def test_index_and_search_from_the_shell(
         assert said in capsys.readouterr().out
     assert main(["search", "red on the left", "--gallery", gallery, "-k", "3"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
-    picture = str(karpathy_folder / "images" / "15.jpg")
-    assert main(["search", "--image", picture, "--gallery", gallery, "--json"]) == 0
+    image = str(karpathy_folder / "images" / "15.jpg")
+    assert main(["search", "--image", image, "--gallery", gallery, "--json"]) == 0
     hits = json.loads(capsys.readouterr().out)
     assert len(hits) == 5
     assert {"item", "score"} == set(hits[0])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vse_demo import data as data_module
 from vse_demo.data import CaptionedImages, content_digest, merge_duplicates, open_dataset, read_image
-from vse_demo.files import FileError
+from vse_demo.data import images as data_module
+from vse_demo.utils.files import FileError
 
 
 def record(name: str, *captions: str, **more: str) -> dict:
@@ -41,8 +41,8 @@ def test_karpathys_layout_gives_pictures_captions_and_owners(karpathy_folder, pi
     assert [len(dataset.split(name)) for name in dataset.splits] == [8, 4, 4]
     assert val.names == ["8.jpg", "9.jpg", "10.jpg", "11.jpg"]
     assert val.images == [karpathy_folder / "images" / name for name in val.names]
-    assert val.owner.dtype == np.int64
-    assert val.owner.tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+    assert val.image_ids.dtype == np.int64
+    assert val.image_ids.tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
     assert val.captions_of(2) == val.captions[10:15] == picture_captions(10)
 
 
@@ -60,7 +60,7 @@ def test_coco_pictures_lie_in_their_filepath_and_restval_counts_as_train(tmp_pat
 
 def test_pictures_may_have_different_numbers_of_captions(album):
     data = open_dataset(write_records(album, record("b.jpg"), record("a.jpg", "one ", "two"))).split("all")
-    assert (data.names, data.captions, data.owner.tolist()) == (["b.jpg", "a.jpg"], ["one", "two"], [1, 1])
+    assert (data.names, data.captions, data.image_ids.tolist()) == (["b.jpg", "a.jpg"], ["one", "two"], [1, 1])
     assert data.captions_of(0) == []
 
 
@@ -71,7 +71,7 @@ def test_the_hugging_face_copy_is_read_in_place(hub_copy_folder, picture_caption
     assert dataset.splits == ["train", "val", "test"]
     assert val.names == ["4.jpg", "5.jpg"]
     assert val.captions == picture_captions(4) + picture_captions(5)
-    assert val.owner.tolist() == [0] * 5 + [1] * 5
+    assert val.image_ids.tolist() == [0] * 5 + [1] * 5
     assert read_image(val.images[1]).size == (48, 40)
     assert sorted(hub_copy_folder.rglob("*")) == before
 
@@ -93,7 +93,7 @@ def test_one_vector_per_picture_is_one_region(tmp_path):
     data = open_dataset(tmp_path).split("train")
     np.testing.assert_array_equal(data.images, vectors[:, None])
     assert data.captions == ["one", "two", "three", "four"]
-    assert data.owner.tolist() == [0, 0, 1, 1]
+    assert data.image_ids.tolist() == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("inside", ["", "images"])
@@ -103,7 +103,7 @@ def test_captions_json_may_map_names_to_captions(tmp_path, save_picture, inside)
     (tmp_path / "captions.json").write_text(json.dumps({"more/a.jpg": ["one", "two"], "b.jpg": ["three"]}))
     data = open_dataset(tmp_path).split("all")
     assert data.images == [tmp_path / inside / "more" / "a.jpg", tmp_path / inside / "b.jpg"]
-    assert (data.captions, data.owner.tolist()) == (["one", "two", "three"], [0, 0, 1])
+    assert (data.captions, data.image_ids.tolist()) == (["one", "two", "three"], [0, 0, 1])
 
 
 def test_captions_json_may_be_in_karpathys_layout(album):
@@ -122,7 +122,7 @@ def test_a_folder_of_pictures_needs_no_captions(album, save_picture):
     assert dataset.splits == ["all"]
     assert data.names == ["a.jpg", "b.jpg", "deep/er/c.PNG"]
     assert data.images == [album / name for name in data.names]
-    assert (data.captions, data.owner.tolist()) == ([], [])
+    assert (data.captions, data.image_ids.tolist()) == ([], [])
 
 
 # What is refused
@@ -346,8 +346,8 @@ def test_sixteen_bit_pictures_keep_their_greys(tmp_path):
     np.testing.assert_allclose(np.asarray(read)[0, :, 0], [0, 64, 128, 255], atol=1)
 
 
-def test_a_palette_with_graded_transparency_is_read_without_a_warning(tmp_path, pictures):
-    with Image.open(pictures[0]) as image:
+def test_a_palette_with_graded_transparency_is_read_without_a_warning(tmp_path, images):
+    with Image.open(images[0]) as image:
         path = save_with(tmp_path / "icon.png", image.quantize(4), transparency=bytes([0, 128, 200, 255]))
     assert read_image(path).mode == "RGB"
 
@@ -373,10 +373,10 @@ def test_a_picture_taken_sideways_comes_upright(tmp_path):
     ("keep", "reason"),
     [(0, "is empty"), (20, r"is not a picture that this program reads"), (500, "cannot be read as a picture: ")],
 )
-def test_a_broken_picture_is_named(pictures, keep, reason):
-    pictures[3].write_bytes(pictures[3].read_bytes()[:keep])
+def test_a_broken_picture_is_named(images, keep, reason):
+    images[3].write_bytes(images[3].read_bytes()[:keep])
     with pytest.raises(FileError, match=rf"^3\.jpg {reason}"):
-        read_image(pictures[3])
+        read_image(images[3])
 
 
 def test_a_broken_picture_in_an_archive_is_named(hub_copy_folder):
@@ -388,21 +388,21 @@ def test_a_broken_picture_in_an_archive_is_named(hub_copy_folder):
 
 
 @pytest.mark.parametrize(("place", "limit"), [(data_module, "MAX_PIXELS"), (Image, "MAX_IMAGE_PIXELS")])
-def test_a_picture_with_too_many_pixels_is_refused(pictures, monkeypatch, place, limit):
+def test_a_picture_with_too_many_pixels_is_refused(images, monkeypatch, place, limit):
     monkeypatch.setattr(place, limit, 1000)
     with pytest.raises(FileError, match=r"^0\.jpg: .*more .*than this program reads"):
-        read_image(pictures[0])
+        read_image(images[0])
 
 
 # Duplicates
 
 
-def test_the_digest_is_that_of_the_content(pictures, hub_copy_folder):
+def test_the_digest_is_that_of_the_content(images, hub_copy_folder):
     zipped = open_dataset(hub_copy_folder).split("train").images[0]
-    copy = pictures[1].with_name("copy.jpg")
+    copy = images[1].with_name("copy.jpg")
     copy.write_bytes(zipped.read_bytes())
     assert content_digest(copy) == content_digest(zipped)
-    assert len({content_digest(picture) for picture in pictures}) == len(pictures)
+    assert len({content_digest(image) for image in images}) == len(images)
 
 
 def test_the_digest_of_a_broken_picture_in_an_archive_names_it(hub_copy_folder):
@@ -428,4 +428,4 @@ def test_equal_rows_of_regions_are_merged():
     merged = merge_duplicates(data)
     np.testing.assert_array_equal(merged.images, regions[[0, 1, 3]])
     assert merged.names == ["a", "b", "d"]
-    assert merged.owner.tolist() == [0, 1, 0, 2, 0]
+    assert merged.image_ids.tolist() == [0, 1, 0, 2, 0]

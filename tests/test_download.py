@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vse_demo.data import open_dataset, read_image
-from vse_demo.download import FILES, download
-from vse_demo.files import FileError
+from vse_demo.data import FILES, download, open_dataset, read_image
+from vse_demo.utils.files import FileError
 
 PLACE = "/datasets/nlphuji/flickr30k/resolve/main/"
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vse_demo import VSE, ModelConfig, explain
-from vse_demo.text import SubwordTokenizer, TransformerText, WordTokenizer
+from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
 
 SENTENCE = "a red field beside a green field"
 
@@ -20,36 +20,36 @@ def make_model(variant: str = "paper", **settings: object) -> VSE:
 
 
 @pytest.mark.parametrize("variant", ["paper", "official"])
-def test_the_parts_of_both_sides_add_up_to_the_score(variant: str, pictures: list[Path]) -> None:
+def test_the_parts_of_both_sides_add_up_to_the_score(variant: str, images: list[Path]) -> None:
     model = make_model(variant)
-    for picture in pictures[:3]:
-        found = explain(model, picture, SENTENCE)
-        assert found.score == pytest.approx(float(model.similarity([picture], [SENTENCE])), abs=1e-6)
+    for image in images[:3]:
+        found = explain(model, image, SENTENCE)
+        assert found.score == pytest.approx(float(model.similarity([image], [SENTENCE])), abs=1e-6)
         assert float(found.image.parts.sum()) == pytest.approx(found.score, abs=1e-5)
         assert float(found.text.parts.sum()) == pytest.approx(found.score, abs=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"token": False}, {"embedding": False}, {"balance": [0.3, 0.7]}])
-def test_they_add_up_with_a_level_off_or_a_fixed_balance(options: dict[str, object], pictures: list[Path]) -> None:
-    found = explain(make_model(pooling_options=options), pictures[0], SENTENCE)
+def test_they_add_up_with_a_level_off_or_a_fixed_balance(options: dict[str, object], images: list[Path]) -> None:
+    found = explain(make_model(pooling_options=options), images[0], SENTENCE)
     assert float(found.image.parts.sum()) == pytest.approx(found.score, abs=1e-5)
     assert float(found.text.parts.sum()) == pytest.approx(found.score, abs=1e-5)
     assert sum(found.image.balance) == pytest.approx(1)
 
 
-def test_every_word_and_every_cell_has_its_part(pictures: list[Path]) -> None:
-    found = explain(make_model(), pictures[0], SENTENCE)
+def test_every_word_and_every_cell_has_its_part(images: list[Path]) -> None:
+    found = explain(make_model(), images[0], SENTENCE)
     assert found.words == SENTENCE.split()
     assert len(found.text.parts) == len(found.text.rank_weights) == 7
     assert found.heat_map.shape == (3, 3)
     assert float(found.image.rank_weights.sum()) == pytest.approx(1, abs=1e-5)
 
 
-def test_taking_away_what_a_row_adds_leaves_the_rest(pictures: list[Path]) -> None:
+def test_taking_away_what_a_row_adds_leaves_the_rest(images: list[Path]) -> None:
     """Recompute one cell's part from the definition, value by value."""
     model = make_model()
-    found = explain(model, pictures[0], SENTENCE)
-    cells = model.read_cells([pictures[0]]).clone()  # an ordinary tensor, outside inference mode
+    found = explain(model, images[0], SENTENCE)
+    cells = model.read_image_features([images[0]]).clone()  # an ordinary tensor, outside inference mode
     mask = torch.ones(cells.shape[:2], dtype=torch.bool)
     features = model.image_encoder(cells, mask).detach()
     pooled, trace = model.image_pooling(features, mask, return_trace=True)
@@ -70,8 +70,8 @@ def test_subwords_of_a_bert_have_parts_too(bert_folder: Path) -> None:
     assert float(found.text.parts.sum()) == pytest.approx(found.score, abs=1e-5)
 
 
-def test_what_cannot_be_split_says_so(pictures: list[Path]) -> None:
+def test_what_cannot_be_split_says_so(images: list[Path]) -> None:
     with pytest.raises(ValueError, match="this model pools by gpo"):
-        explain(make_model(pooling="gpo", pooling_options={}), pictures[0], SENTENCE)
+        explain(make_model(pooling="gpo", pooling_options={}), images[0], SENTENCE)
     with pytest.raises(ValueError, match="the sentence is empty"):
-        explain(make_model(), pictures[0], " ")
+        explain(make_model(), images[0], " ")

@@ -8,16 +8,16 @@ import torch
 from PIL import ImageOps
 
 from vse_demo.data import open_dataset, read_image
-from vse_demo.features import NAME_BYTES, cached_cells, default_cache
-from vse_demo.files import FileError
-from vse_demo.vision import ImageEncoder
+from vse_demo.encoders import NAME_BYTES, ImageEncoder, cached_features
+from vse_demo.utils.files import FileError
+from vse_demo.utils.paths import default_cache
 
 # Extracts the cells of a folder's pictures, slowly; its encoder is the `tiny_encoder` of the tests.
 SLOW_EXTRACTION = """
 import sys, time, torch
 from pathlib import Path
-from vse_demo.features import cached_cells
-from vse_demo.vision import ImageEncoder
+from vse_demo.encoders import cached_cells
+from vse_demo.encoders import ImageEncoder
 
 torch.manual_seed(0)
 encoder = ImageEncoder(8, "grid", "test_efficientnet", 64)
@@ -66,47 +66,47 @@ def wait_for(condition, seconds: float = 60) -> None:
 # What the cache gives
 
 
-def test_cached_cells_are_those_of_the_backbone(tiny_encoder, pictures, cache):
-    cells = cached_cells(tiny_encoder, pictures, cache, batch_size=4)
-    expected = tiny_encoder.cells([read_image(picture) for picture in pictures])
-    assert len(cells) == len(pictures)
+def test_cached_cells_are_those_of_the_backbone(tiny_encoder, images, cache):
+    cells = cached_features(tiny_encoder, images, cache, batch_size=4)
+    expected = tiny_encoder.cells([read_image(image) for image in images])
+    assert len(cells) == len(images)
     torch.testing.assert_close(cells[range(10)], expected, rtol=1e-3, atol=1e-5)  # fp16 has 11 bits
 
 
-def test_mirror_images_have_cells_of_their_own(tiny_encoder, pictures, cache):
-    plain, mirrored = (cached_cells(tiny_encoder, pictures, cache, mirrored=way)[range(10)] for way in (False, True))
-    expected = tiny_encoder.cells([ImageOps.mirror(read_image(picture)) for picture in pictures])
+def test_mirror_images_have_cells_of_their_own(tiny_encoder, images, cache):
+    plain, mirrored = (cached_features(tiny_encoder, images, cache, mirrored=way)[range(10)] for way in (False, True))
+    expected = tiny_encoder.cells([ImageOps.mirror(read_image(image)) for image in images])
     torch.testing.assert_close(mirrored, expected, rtol=1e-3, atol=1e-5)
     assert not torch.allclose(plain, mirrored, atol=1e-3)
-    assert torch.equal(cached_cells(tiny_encoder, pictures, cache)[range(10)], plain)
+    assert torch.equal(cached_features(tiny_encoder, images, cache)[range(10)], plain)
 
 
-def test_cells_come_in_the_order_that_is_asked_for(tiny_encoder, pictures, cache):
-    cells = cached_cells(tiny_encoder, pictures, cache)
+def test_cells_come_in_the_order_that_is_asked_for(tiny_encoder, images, cache):
+    cells = cached_features(tiny_encoder, images, cache)
     everything = cells[range(10)]
     assert everything.dtype == torch.float32
     assert torch.equal(cells[[7, 2, 2]], everything[[7, 2, 2]])
     assert torch.equal(cells[np.array([3])], everything[[3]])
-    backwards = cached_cells(tiny_encoder, pictures[::-1], cache)
+    backwards = cached_features(tiny_encoder, images[::-1], cache)
     assert torch.equal(backwards[range(10)], everything.flip(0))
 
 
 def test_pictures_in_an_archive_have_the_cells_of_their_files(tiny_encoder, tmp_path, hub_copy_folder, cache):
     zipped = open_dataset(hub_copy_folder).split("train").images
-    files = [tmp_path / picture.name for picture in zipped]
-    for file, picture in zip(files, zipped, strict=True):
-        file.write_bytes(picture.read_bytes())
-    from_zip = cached_cells(tiny_encoder, zipped, cache)[range(4)]
-    assert torch.equal(from_zip, cached_cells(tiny_encoder, files, tmp_path / "other")[range(4)])
+    files = [tmp_path / image.name for image in zipped]
+    for file, image in zip(files, zipped, strict=True):
+        file.write_bytes(image.read_bytes())
+    from_zip = cached_features(tiny_encoder, zipped, cache)[range(4)]
+    assert torch.equal(from_zip, cached_features(tiny_encoder, files, tmp_path / "other")[range(4)])
 
 
 def test_no_pictures_have_no_cells(tiny_encoder, cache):
-    assert len(cached_cells(tiny_encoder, [], cache)) == 0
+    assert len(cached_features(tiny_encoder, [], cache)) == 0
 
 
 def test_regions_are_not_cached(cache):
     with pytest.raises(ValueError, match="takes precomputed regions"):
-        cached_cells(ImageEncoder(8, "region", region_dim=16), [], cache)
+        cached_features(ImageEncoder(8, "region", region_dim=16), [], cache)
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
@@ -122,105 +122,105 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
 # What is computed, and what is not
 
 
-def test_a_second_call_computes_nothing(tiny_encoder, pictures, cache, computed):
-    first = cached_cells(tiny_encoder, pictures, cache)[range(10)]
+def test_a_second_call_computes_nothing(tiny_encoder, images, cache, computed):
+    first = cached_features(tiny_encoder, images, cache)[range(10)]
     assert len(computed) == 10
-    assert torch.equal(cached_cells(tiny_encoder, pictures, cache)[range(10)], first)
+    assert torch.equal(cached_features(tiny_encoder, images, cache)[range(10)], first)
     assert len(computed) == 10
 
 
-def test_a_moved_picture_is_known_and_a_changed_one_is_computed(tiny_encoder, pictures, save_picture, cache, computed):
-    before = cached_cells(tiny_encoder, pictures, cache)[range(10)]
-    pictures[3] = pictures[3].rename(pictures[3].with_name("moved.jpg"))
-    save_picture(pictures[5], seed=20, size=(33, 33))
-    after = cached_cells(tiny_encoder, pictures, cache)[range(10)]
+def test_a_moved_picture_is_known_and_a_changed_one_is_computed(tiny_encoder, images, save_picture, cache, computed):
+    before = cached_features(tiny_encoder, images, cache)[range(10)]
+    images[3] = images[3].rename(images[3].with_name("moved.jpg"))
+    save_picture(images[5], seed=20, size=(33, 33))
+    after = cached_features(tiny_encoder, images, cache)[range(10)]
     assert computed[10:] == [(33, 33)]
     changed = (before != after).flatten(1).any(1)
     assert changed.nonzero().tolist() == [[5]]
 
 
-def test_copies_of_a_picture_are_computed_once(tiny_encoder, pictures, cache, computed):
-    pictures[1].write_bytes(pictures[0].read_bytes())
-    cells = cached_cells(tiny_encoder, pictures[:3], cache)
+def test_copies_of_a_picture_are_computed_once(tiny_encoder, images, cache, computed):
+    images[1].write_bytes(images[0].read_bytes())
+    cells = cached_features(tiny_encoder, images[:3], cache)
     assert len(computed) == 2
     assert torch.equal(cells[[0]], cells[[1]])
 
 
-def test_other_weights_and_other_sizes_have_a_folder_of_their_own(tiny_encoder, pictures, cache, computed):
-    cached_cells(tiny_encoder, pictures[:2], cache)
+def test_other_weights_and_other_sizes_have_a_folder_of_their_own(tiny_encoder, images, cache, computed):
+    cached_features(tiny_encoder, images[:2], cache)
     with torch.no_grad():
         next(tiny_encoder.backbone.parameters()).view(-1)[0] += 1
-    cached_cells(tiny_encoder, pictures[:2], cache)
+    cached_features(tiny_encoder, images[:2], cache)
     tiny_encoder.backbone.image_size = 96
-    assert cached_cells(tiny_encoder, pictures[:2], cache)[[0]].shape == (1, 9, 256)
+    assert cached_features(tiny_encoder, images[:2], cache)[[0]].shape == (1, 9, 256)
     assert len(computed) == 6
     assert len(list(cache.iterdir())) == 3
 
 
-def test_the_projection_does_not_matter_to_the_cache(tiny_encoder, pictures, cache, computed):
-    cached_cells(tiny_encoder, pictures[:2], cache)
+def test_the_projection_does_not_matter_to_the_cache(tiny_encoder, images, cache, computed):
+    cached_features(tiny_encoder, images[:2], cache)
     torch.nn.init.zeros_(tiny_encoder.projection.linear.weight)
-    cached_cells(tiny_encoder, pictures[:2], cache)
+    cached_features(tiny_encoder, images[:2], cache)
     assert len(computed) == 2
 
 
 # Accidents
 
 
-def test_a_broken_picture_is_named_and_earlier_rows_are_kept(tiny_encoder, pictures, save_picture, cache, computed):
-    pictures[6].write_bytes(b"no picture")
+def test_a_broken_picture_is_named_and_earlier_rows_are_kept(tiny_encoder, images, save_picture, cache, computed):
+    images[6].write_bytes(b"no picture")
     with pytest.raises(FileError, match=r"6\.jpg is not a picture"):
-        cached_cells(tiny_encoder, pictures, cache, batch_size=2)
+        cached_features(tiny_encoder, images, cache, batch_size=2)
     assert len(names_in(cache)) == 6
-    save_picture(pictures[6], 6)
-    cached_cells(tiny_encoder, pictures, cache, batch_size=2)
+    save_picture(images[6], 6)
+    cached_features(tiny_encoder, images, cache, batch_size=2)
     assert len(computed) == 6 + 4
 
 
 @pytest.mark.parametrize(("file", "lost"), [("rows.f16", 7), ("rows.f16", 3000), ("rows.txt", 1), ("rows.txt", 50)])
-def test_partial_rows_are_dropped_and_computed_again(tiny_encoder, pictures, cache, computed, file, lost):
-    before = cached_cells(tiny_encoder, pictures, cache)[range(10)]
+def test_partial_rows_are_dropped_and_computed_again(tiny_encoder, images, cache, computed, file, lost):
+    before = cached_features(tiny_encoder, images, cache)[range(10)]
     path = file_in(cache, file)
     row = NAME_BYTES if file == "rows.txt" else before[0].numel() * 2
     path.write_bytes(path.read_bytes()[:-lost])
-    after = cached_cells(tiny_encoder, pictures, cache)[range(10)]
+    after = cached_features(tiny_encoder, images, cache)[range(10)]
     torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-5)
     assert len(computed) == 10 + -(-lost // row)
     assert file_in(cache, "rows.txt").stat().st_size == 10 * NAME_BYTES
     assert file_in(cache, "rows.f16").stat().st_size == 10 * before[0].numel() * 2
 
 
-def test_rows_without_a_name_are_dropped(tiny_encoder, pictures, cache):
-    before = cached_cells(tiny_encoder, pictures[:4], cache)[range(4)]
+def test_rows_without_a_name_are_dropped(tiny_encoder, images, cache):
+    before = cached_features(tiny_encoder, images[:4], cache)[range(4)]
     with file_in(cache, "rows.f16").open("ab") as file:
         file.write(bytes(5000))  # killed before it wrote the names
-    after = cached_cells(tiny_encoder, pictures, cache)
+    after = cached_features(tiny_encoder, images, cache)
     assert torch.equal(after[range(4)], before)
     assert (after[range(4, 10)] != 0).any()
     assert file_in(cache, "rows.f16").stat().st_size == 10 * before[0].numel() * 2
 
 
-def test_a_killed_extraction_goes_on_where_it_stopped(tiny_encoder, pictures, cache, computed, start_python, tmp_path):
-    process = start_python("-c", SLOW_EXTRACTION, pictures[0].parent, cache, 0.2)
+def test_a_killed_extraction_goes_on_where_it_stopped(tiny_encoder, images, cache, computed, start_python, tmp_path):
+    process = start_python("-c", SLOW_EXTRACTION, images[0].parent, cache, 0.2)
     with process:
         wait_for(lambda: len(names_in(cache)) >= 3)
         process.kill()
     done = len(names_in(cache))
     assert process.returncode == -signal.SIGKILL
     assert 3 <= done < 10
-    cells = cached_cells(tiny_encoder, pictures, cache)
+    cells = cached_features(tiny_encoder, images, cache)
     assert len(computed) == 10 - done
-    undisturbed = cached_cells(tiny_encoder, pictures, tmp_path / "other")
+    undisturbed = cached_features(tiny_encoder, images, tmp_path / "other")
     torch.testing.assert_close(cells[range(10)], undisturbed[range(10)], rtol=1e-3, atol=1e-5)
 
 
-def test_two_processes_share_the_work(tiny_encoder, pictures, cache, computed, start_python, tmp_path):
-    arguments = "-c", SLOW_EXTRACTION, pictures[0].parent, cache, 0.05
+def test_two_processes_share_the_work(tiny_encoder, images, cache, computed, start_python, tmp_path):
+    arguments = "-c", SLOW_EXTRACTION, images[0].parent, cache, 0.05
     with start_python(*arguments) as one, start_python(*arguments) as other:
         errors = one.communicate()[1] + other.communicate()[1]
     assert (one.returncode, other.returncode) == (0, 0), errors
     assert len(names_in(cache)) == len(set(names_in(cache))) == 10
-    cells = cached_cells(tiny_encoder, pictures, cache)[range(10)]
+    cells = cached_features(tiny_encoder, images, cache)[range(10)]
     assert computed == []
-    undisturbed = cached_cells(tiny_encoder, pictures, tmp_path / "other")[range(10)]
+    undisturbed = cached_features(tiny_encoder, images, tmp_path / "other")[range(10)]
     torch.testing.assert_close(cells, undisturbed, rtol=1e-3, atol=1e-5)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vse_demo.files import FileError, read_json, replace_folder, whole_folder, write_atomic, write_json
+from vse_demo.utils.files import FileError, read_json, recover_folder, replace_folder, write_atomic, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -100,13 +100,13 @@ def test_replace_folder_puts_the_old_one_back_when_the_new_one_cannot_take_its_p
 
 def test_the_old_content_is_found_after_a_crash_between_the_renames(folder):
     crash_during_swap(folder)
-    assert names(whole_folder(folder)) == ["old"]
+    assert names(recover_folder(folder)) == ["old"]
 
 
 def test_replace_folder_works_after_a_crash_between_the_renames(folder):
     crash_during_swap(folder)
     save_new(folder)
-    assert names(whole_folder(folder)) == ["new"]
+    assert names(recover_folder(folder)) == ["new"]
     assert names(folder.parent) == ["model"]
 
 
@@ -115,14 +115,14 @@ def test_the_new_folder_stays_after_a_crash_before_the_clean_up(folder, monkeypa
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         save_new(folder)
     assert len(names(folder.parent)) == 2
-    assert names(whole_folder(folder)) == ["new"]
+    assert names(recover_folder(folder)) == ["new"]
     save_new(folder)
     assert names(folder.parent) == ["model"]
 
 
 def test_whole_folder_is_the_folder_in_peace(folder):
-    assert whole_folder(folder) == folder.resolve()
-    assert not whole_folder(folder.parent / "never made").exists()
+    assert recover_folder(folder) == folder.resolve()
+    assert not recover_folder(folder.parent / "never made").exists()
 
 
 def test_a_folder_behind_a_symlink_can_be_saved_twice(folder):

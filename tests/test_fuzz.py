@@ -16,10 +16,11 @@ from support import paint
 
 import vse_demo
 from vse_demo import VSE, Gallery, ModelConfig, TrainConfig
-from vse_demo.data import clean, open_dataset
-from vse_demo.files import FileError, read_json, write_json
-from vse_demo.service import check_sentence
-from vse_demo.text import WordTokenizer
+from vse_demo.app.service import check_sentence
+from vse_demo.data import open_dataset
+from vse_demo.encoders import WordTokenizer
+from vse_demo.utils.files import FileError, read_json, write_json
+from vse_demo.utils.text import sanitize_text
 
 DOCUMENTED = (ValueError, TypeError, FloatingPointError)  # FileError is a ValueError; the last: training diverged
 EXAMPLES = 60  # for each function
@@ -32,7 +33,7 @@ words = st.sampled_from([*vse_demo.POOLINGS, *vse_demo.OBJECTIVES, *vse_demo.PRE
 values = st.none() | st.booleans() | numbers | texts | words | st.lists(numbers, max_size=3)
 settings_of = st.dictionaries(
     st.sampled_from(
-        ["variant", "k", "margin", "temperature", "dim", "epochs", "pooling", "batch_size", "average", "x"]
+        ["variant", "k", "margin", "temperature", "dim", "epochs", "pooling", "batch_size", "ema_decay", "x"]
     ),
     values,
     max_size=3,
@@ -66,9 +67,9 @@ def pooled(pooling: Any, rows: torch.Tensor) -> None:
 
 
 def loss_of(objective: Any, data: st.DataObject) -> None:
-    pictures, captions = data.draw(tensors(None, 4)), data.draw(tensors(None, 4))
-    owner = torch.tensor(data.draw(st.lists(st.integers(0, 5), min_size=len(captions), max_size=len(captions))))
-    assert objective(pictures, captions, owner.long()).shape == ()
+    images, captions = data.draw(tensors(None, 4)), data.draw(tensors(None, 4))
+    image_ids = torch.tensor(data.draw(st.lists(st.integers(0, 5), min_size=len(captions), max_size=len(captions))))
+    assert objective(images, captions, image_ids.long()).shape == ()
 
 
 def try_gallery(model: VSE, data: st.DataObject) -> None:
@@ -104,16 +105,16 @@ def try_training(data: st.DataObject) -> None:
 
 
 def try_evaluate(data: st.DataObject) -> None:
-    pictures, captions = data.draw(tensors(None, 4)), data.draw(tensors(None, 4))
-    owner = torch.tensor(data.draw(st.lists(st.integers(-1, 7), min_size=len(captions), max_size=len(captions))))
-    metrics = vse_demo.evaluate(pictures, captions, owner.long(), data.draw(st.integers(-1, 3)))
+    images, captions = data.draw(tensors(None, 4)), data.draw(tensors(None, 4))
+    image_ids = torch.tensor(data.draw(st.lists(st.integers(-1, 7), min_size=len(captions), max_size=len(captions))))
+    metrics = vse_demo.evaluate(images, captions, image_ids.long(), data.draw(st.integers(-1, 3)))
     assert 0 <= metrics["rsum"] <= 600
 
 
 def try_ranks(data: st.DataObject) -> None:
-    pictures, captions = data.draw(tensors(None, 4)), data.draw(tensors(None, 4))
-    owner = torch.tensor(data.draw(st.lists(st.integers(-1, 7), min_size=len(captions), max_size=len(captions))))
-    vse_demo.retrieval_ranks(pictures, captions, owner.long())
+    images, captions = data.draw(tensors(None, 4)), data.draw(tensors(None, 4))
+    image_ids = torch.tensor(data.draw(st.lists(st.integers(-1, 7), min_size=len(captions), max_size=len(captions))))
+    vse_demo.retrieval_ranks(images, captions, image_ids.long())
 
 
 TRIES: dict[str, Callable[[VSE, st.DataObject], Any]] = {
@@ -173,11 +174,11 @@ def test_whatever_comes_there_is_a_result_or_a_documented_error(model: VSE, name
 
 @given(st.text() | st.text(st.characters(categories=["Cs", "Cc"])))
 def test_clean_text_can_be_written_anywhere_and_stays_clean(text: str) -> None:
-    assert clean(clean(text)) == clean(text)
-    assert clean(text).encode().decode() == clean(text)
-    assert not set(clean(text)) & {*map(chr, range(32))}
+    assert sanitize_text(sanitize_text(text)) == sanitize_text(text)
+    assert sanitize_text(text).encode().decode() == sanitize_text(text)
+    assert not set(sanitize_text(text)) & {*map(chr, range(32))}
     if set(text) <= set(string.printable) - set("\t\n\r\x0b\x0c"):
-        assert clean(text) == text
+        assert sanitize_text(text) == text
 
 
 @given(st.text(max_size=3000))

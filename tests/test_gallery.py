@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vse_demo.data import open_dataset, read_image, shipped
-from vse_demo.files import read_json
+from vse_demo.data import open_dataset, read_image
+from vse_demo.utils.files import read_json
+from vse_demo.utils.paths import shipped
 
 GALLERY = shipped("gallery")
 RECORDS = read_json(GALLERY / "captions.json")["images"]

@@ -17,12 +17,11 @@ import torch
 from test_download import Hub, hub  # noqa: F401 - a fixture
 
 from vse_demo import VSE, Gallery, ModelConfig, open_dataset
+from vse_demo.app.service import open_service
 from vse_demo.cli import main
-from vse_demo.features import RowFile
-from vse_demo.files import STALE, FileError, replace_folder, write_atomic
-from vse_demo.service import open_service
-from vse_demo.text import WordTokenizer
+from vse_demo.encoders import RowFile, WordTokenizer
 from vse_demo.training import Run
+from vse_demo.utils.files import STALE, FileError, replace_folder, write_atomic
 
 KILLS = {"extract": 3, "train": 5, "index": 3, "download": 2}  # how often each is killed, at moments drawn from a seed
 Start = Callable[..., subprocess.Popen[str]]
@@ -67,7 +66,7 @@ def kill_at_random(start: Start, command: list[object], times: int, seed: int, l
 TRAINING = [
     "--epochs", 3, "--batch-size", 4, "--dim", 8, "--word-dim", 4, "--backbone", "test_efficientnet",
     "--image-size", 64, "--min-word-count", 1, "--backbone-weights", "random", "--checkpoint-steps", 1,
-    "--average", 0.9,
+    "--ema-decay", 0.9,
 ]  # fmt: skip
 SLOW_TRAINING = """
 import sys, time
@@ -111,7 +110,7 @@ def test_an_index_that_is_killed_keeps_the_old_gallery_until_the_new_one_is_whol
     command = ["index", "--model", model, "--data", karpathy_folder, "--gallery", gallery]
     assert main([str(each) for each in [*command, "--split", "val"]]) == 0
     loaded = VSE.from_pretrained(model)
-    slow = "import os, time; from vse_demo import files; fsync, rename = os.fsync, os.rename\n" + (
+    slow = "import os, time; from vse_demo.utils import files; fsync, rename = os.fsync, os.rename\n" + (
         "os.fsync = lambda file: (fsync(file), time.sleep(0.3))\n"
         "os.rename = lambda *names: (time.sleep(0.3), rename(*names), time.sleep(0.3))\n"
         "import sys; from vse_demo.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -142,16 +141,16 @@ def test_a_download_that_is_killed_goes_on(hub: Hub, start_python: Start, tmp_pa
 
 
 def test_an_extraction_that_is_killed_again_and_again_is_whole_in_the_end(
-    pictures: list[Path], tmp_path: Path, start_python: Start, tiny_encoder
+    images: list[Path], tmp_path: Path, start_python: Start, tiny_encoder
 ) -> None:
     from test_features import SLOW_EXTRACTION
 
-    from vse_demo.features import cached_cells
+    from vse_demo.encoders import cached_features
 
-    command = ["-c", SLOW_EXTRACTION, pictures[0].parent, tmp_path / "cells", 0.2]
+    command = ["-c", SLOW_EXTRACTION, images[0].parent, tmp_path / "cells", 0.2]
     kill_at_random(start_python, command, KILLS["extract"], 4, 4)
-    cells = cached_cells(tiny_encoder, pictures, tmp_path / "cells")[range(10)]
-    undisturbed = cached_cells(tiny_encoder, pictures, tmp_path / "other")[range(10)]
+    cells = cached_features(tiny_encoder, images, tmp_path / "cells")[range(10)]
+    undisturbed = cached_features(tiny_encoder, images, tmp_path / "other")[range(10)]
     torch.testing.assert_close(cells, undisturbed, rtol=1e-3, atol=1e-5)
 
 
@@ -304,7 +303,7 @@ def test_rows_of_two_writers_do_not_mix(tmp_path: Path) -> None:
     rows = RowFile(tmp_path, (2, 3))
     cells = torch.arange(12.0).view(2, 2, 3)
     rows.append(["a" * 32, "b" * 32], cells)
-    with rows.cells_file.open("ab") as file:
+    with rows.rows_file.open("ab") as file:
         file.write(b"half a row")
     rows.drop_partial_rows()
     rows.append(["c" * 32], cells[:1])

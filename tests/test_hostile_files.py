@@ -19,15 +19,20 @@ from safetensors.torch import load_file, save, save_file
 from support import paint
 
 from vse_demo import VSE, Gallery, ModelConfig, TrainConfig, open_dataset, train
+from vse_demo.app.service import cached_gallery
 from vse_demo.cli import main
 from vse_demo.data import content_digest, read_image
-from vse_demo.features import cached_cells
-from vse_demo.files import FileError, check_seal
+from vse_demo.encoders import (
+    ImageEncoder,
+    SubwordTokenizer,
+    TransformerText,
+    WordTokenizer,
+    cached_features,
+    read_word_vectors,
+)
 from vse_demo.retrieval import read_models
-from vse_demo.service import cached_gallery
-from vse_demo.text import SubwordTokenizer, TransformerText, WordTokenizer, read_word_vectors
 from vse_demo.training import Log, Run
-from vse_demo.vision import ImageEncoder
+from vse_demo.utils.files import FileError, verify_checksums
 
 WORDS = ["red", "green", "blue", "left", "right"]
 
@@ -60,7 +65,7 @@ def ask(model: VSE) -> list[Any]:
 
 
 def contents(gallery: Gallery) -> list[Any]:
-    return [gallery.names, gallery.captions, gallery.owner, gallery.image_vectors, gallery.caption_vectors]
+    return [gallery.names, gallery.captions, gallery.image_ids, gallery.image_vectors, gallery.caption_vectors]
 
 
 def state(run: Path) -> list[Any]:
@@ -82,21 +87,21 @@ def stores(
     Gallery.build(model, test, progress=False).save(place / "gallery", models=[place / "model"])
     settings = TrainConfig(
         ModelConfig(dim=8, backbone="test_efficientnet", image_size=64, word_dim=4),
-        epochs=1, batch_size=4, min_word_count=1, backbone_weights="random", average=0.5,
+        epochs=1, batch_size=4, min_word_count=1, backbone_weights="random", ema_decay=0.5,
     )  # fmt: skip
     train(settings, data, place / "run", cache=place / "cells of the run")
     shutil.rmtree(place / "run" / "best")
     torch.manual_seed(0)
     encoder = ImageEncoder(8, "grid", "test_efficientnet", 64)
     encoder.freeze_backbone()
-    cached_cells(encoder, test.images, place / "cells")
+    cached_features(encoder, test.images, place / "cells")
     cached_gallery(model, open_dataset(data), root=place / "cache")
     return {
         "model": Store(place / "model", lambda folder: ask(VSE.from_pretrained(folder))),
         "bert": Store(place / "bert", lambda folder: ask(VSE.from_pretrained(folder))),
         "gallery": Store(place / "gallery", lambda folder: contents(Gallery.load(folder, model)) + read_models(folder)),
         "run": Store(place / "run", state),
-        "cells": Store(place / "cells", lambda folder: [cached_cells(encoder, test.images, folder)[range(4)]], True),
+        "cells": Store(place / "cells", lambda folder: [cached_features(encoder, test.images, folder)[range(4)]], True),
         "cache": Store(
             place / "cache", lambda folder: contents(cached_gallery(model, open_dataset(data), root=folder)), True
         ),
@@ -190,7 +195,7 @@ def test_checksums_are_those_of_sha256sum_and_leave_the_card_alone(
     assert [line.split("  ")[1] for line in lines] == ["config.json", "model.safetensors", "vocabulary.json"]
     (copy / "README.md").write_text("My own words")
     (copy / "more.txt").write_text("More")
-    check_seal(copy)
+    verify_checksums(copy)
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/hostname"])
@@ -247,7 +252,7 @@ def test_damaged_data_are_refused_or_well_formed(
         assert all(isinstance(caption, str) and caption for caption in split.captions)
         assert all(isinstance(name, str) for name in split.names)
         assert len(split.images) == len(split.names)
-        assert not len(split.owner) or 0 <= split.owner.min() <= split.owner.max() < len(split)
+        assert not len(split.image_ids) or 0 <= split.image_ids.min() <= split.image_ids.max() < len(split)
         for image in split.images if not isinstance(split.images, np.ndarray) else []:
             for read in (content_digest, read_image):
                 try:

@@ -21,13 +21,13 @@ from gradio_client import Client, handle_file
 from playwright.sync_api import Page, expect
 from support import ROOT, Server, paint, serve
 
-import app
 from vse_demo import VSE, ModelConfig
-from vse_demo.guard import MAX_REQUEST, MAX_UPLOAD, is_free
-from vse_demo.text import WordTokenizer
+from vse_demo.app import page as app_page
+from vse_demo.app.guard import MAX_REQUEST, MAX_UPLOAD, is_free
+from vse_demo.encoders import WordTokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of gradio_client
-TITLE = app.TITLE
+TITLE = app_page.TITLE
 
 # Writes down whom a program calls, before anything else of it runs.
 EAVESDROPPER = """
@@ -243,19 +243,19 @@ def peak_before(server: Server, client: Client, tmp_path_factory: pytest.TempPat
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::PIL.Image.DecompressionBombWarning")
-@pytest.mark.parametrize("picture", hostile.PICTURES, ids=lambda picture: picture.file)
+@pytest.mark.parametrize("image", hostile.PICTURES, ids=lambda image: image.file)
 @pytest.mark.usefixtures("peak_before")
-def test_every_upload_is_answered_or_refused(client: Client, tmp_path: Path, picture: hostile.Picture) -> None:
-    file = tmp_path / picture.file
-    content = picture.make()
+def test_every_upload_is_answered_or_refused(client: Client, tmp_path: Path, image: hostile.Picture) -> None:
+    file = tmp_path / image.file
+    content = image.make()
     file.write_bytes(content)
     if len(content) > MAX_UPLOAD:
         with pytest.raises(Exception, match=r"413|exceeds the maximum file size"):
             client.predict(handle_file(file), "given", api_name="/find_captions")
-    elif picture.refused is None:
+    elif image.refused is None:
         assert len(client.predict(handle_file(file), "given", api_name="/find_captions")) == 5
     else:
-        with pytest.raises(Exception, match=picture.refused):
+        with pytest.raises(Exception, match=image.refused):
             client.predict(handle_file(file), "given", api_name="/find_captions")
 
 
@@ -396,7 +396,7 @@ def test_a_full_queue_says_so_and_empties(server: Server, client: Client) -> Non
 
 def test_uploads_and_answers_are_deleted_and_the_page_is_not(place: Path, tmp_path: Path) -> None:
     program = tmp_path / "forgetful.py"
-    program.write_text("import app\napp.KEPT = 1, 2\napp.main()\n")
+    program.write_text("from vse_demo.app import launch, page\npage.KEPT = 1, 2\nlaunch.main()\n")
     paint(33).save(tmp_path / "mine.png")
     folders = {"VSE_DEMO_CACHE": str(place / "cache"), "GRADIO_TEMP_DIR": str(tmp_path / "uploads")}
     arguments = "--data", place / "mine", "--model", place / "model"
@@ -426,7 +426,7 @@ def test_a_taken_port_is_named(start_python: Callable[..., subprocess.Popen[str]
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = start_python(app.__file__, "--port", port)
+        process = start_python(ROOT / "app.py", "--port", port)
         errors = process.communicate(timeout=120)[1]
         assert not is_free(port)
     assert process.returncode == 1

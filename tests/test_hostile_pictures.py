@@ -14,14 +14,14 @@ import pytest
 import torch
 from PIL import Image
 
-from vse_demo import data
+from vse_demo.app.service import open_service
 from vse_demo.cli import main
-from vse_demo.data import content_digest, open_dataset, read_image
-from vse_demo.files import FileError
-from vse_demo.model import VSE, ModelConfig, as_image
+from vse_demo.data import as_image, content_digest, open_dataset, read_image
+from vse_demo.data import images as data
+from vse_demo.encoders import WordTokenizer
+from vse_demo.model import VSE, ModelConfig
 from vse_demo.retrieval import Gallery
-from vse_demo.service import open_service
-from vse_demo.text import WordTokenizer
+from vse_demo.utils.files import FileError
 
 # Pillow warns of sizes and of EXIF data: a server may print that, and a test must not stop at it.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::PIL.Image.DecompressionBombWarning")
@@ -33,8 +33,8 @@ LARGEST = ["bomb.png", "large bomb.png", "text bomb.png", "many clear pixels.png
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all these pictures."""
     folder = tmp_path_factory.mktemp("album")
-    for picture in hostile.PICTURES:
-        (folder / picture.file).write_bytes(picture.make())
+    for image in hostile.PICTURES:
+        (folder / image.file).write_bytes(image.make())
     return folder
 
 
@@ -47,16 +47,16 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("picture", hostile.PICTURES, ids=lambda picture: picture.file)
-def test_every_picture_is_answered_or_refused_with_a_reason(picture: hostile.Picture, album: Path) -> None:
-    if picture.refused is None:
-        read = as_image(str(album / picture.file))
+@pytest.mark.parametrize("image", hostile.PICTURES, ids=lambda image: image.file)
+def test_every_picture_is_answered_or_refused_with_a_reason(image: hostile.Picture, album: Path) -> None:
+    if image.refused is None:
+        read = as_image(str(album / image.file))
         assert read.mode == "RGB"
         assert 0 < read.width * read.height <= data.MAX_SIDE**2
     else:
-        with pytest.raises(FileError, match=picture.refused) as caught:
-            as_image(str(album / picture.file))
-        assert str(caught.value).startswith(picture.file)
+        with pytest.raises(FileError, match=image.refused) as caught:
+            as_image(str(album / image.file))
+        assert str(caught.value).startswith(image.file)
         assert str(album) not in str(caught.value)  # where it lies on a server is nobody's business
 
 
@@ -109,9 +109,9 @@ def own_folder(tmp_path: Path, album: Path, save_picture: Callable[..., Path]) -
     folder = tmp_path / "mine"
     for number in range(3):
         save_picture(folder / f"good {number}.jpg", number)
-    for picture in hostile.PICTURES:
-        if picture.refused is not None:
-            shutil.copy(album / picture.file, folder)
+    for image in hostile.PICTURES:
+        if image.refused is not None:
+            shutil.copy(album / image.file, folder)
     (folder / "locked.jpg").write_bytes(b"secret")
     (folder / "locked.jpg").chmod(0)
     return folder
@@ -125,10 +125,10 @@ def test_bad_photos_do_not_stop_the_others(
         assert main(command) == 0
     assert "3 pictures added, 3 pictures and 0 captions in all" in capsys.readouterr().out
     said = "\n".join(str(warning.message) for warning in warned)
-    seen = [picture for picture in hostile.PICTURES if Path(picture.file).suffix in data.PICTURES and picture.refused]
+    seen = [image for image in hostile.PICTURES if Path(image.file).suffix in data.PICTURES and image.refused]
     assert len(seen) > 15
-    for picture in seen:
-        assert f"left out: {picture.file}" in said
+    for image in seen:
+        assert f"left out: {image.file}" in said
 
 
 def test_bad_photos_do_not_stop_the_app(own_folder: Path, model_folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_captions_of_a_bad_photo_go_with_it(karpathy_folder: Path, model_folder:
     (karpathy_folder / "images" / "13.jpg").write_bytes(b"no photo")
     gallery = Gallery.build(VSE.from_pretrained(model_folder), open_dataset(karpathy_folder).split("test"), False)
     assert gallery.names == ["12.jpg", "14.jpg", "15.jpg"]
-    assert gallery.owner.tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert gallery.image_ids.tolist() == [0] * 5 + [1] * 5 + [2] * 5
     assert not any(
         caption in gallery.captions for caption in open_dataset(karpathy_folder).split("test").captions_of(1)
     )

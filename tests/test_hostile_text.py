@@ -7,16 +7,18 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import gradio as gr
 import hostile
 import pytest
 import torch
 
-import app
-from vse_demo import VSE, ModelConfig, explain, figures
+from vse_demo import VSE, ModelConfig, explain
+from vse_demo.app.html import results
+from vse_demo.app.page import Page, user_errors
+from vse_demo.app.service import Service, open_service
 from vse_demo.cli import main
 from vse_demo.data import open_dataset
-from vse_demo.service import Service, open_service
-from vse_demo.text import SubwordTokenizer, TransformerText, WordTokenizer
+from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
 
 # A figure warns of signs that its font lacks, and draws a box instead.
 pytestmark = pytest.mark.filterwarnings("ignore:Glyph", "ignore:Matplotlib currently does not support")
@@ -87,7 +89,7 @@ def is_harmless(piece: str) -> bool:
 
 @pytest.mark.parametrize("text", hostile.TEXTS, ids=lambda text: text.title)
 def test_every_sentence_is_answered_or_refused_with_a_reason(service: Service, text: hostile.Text) -> None:
-    search = app.in_plain_words(app.Page(service).find_images)
+    search = user_errors(Page(service).find_images)
     if text.refused is None:
         cards, reasons, names, mark, sentence, _ = search(text.text, "given", "given")
         assert len(names) == Tags(cards).tags.count("img") == 5
@@ -96,16 +98,16 @@ def test_every_sentence_is_answered_or_refused_with_a_reason(service: Service, t
         assert "Why" in reasons
         json.dumps([sentence, mark], ensure_ascii=False).encode()  # as the page gets it
     else:
-        with pytest.raises(app.gr.Error, match=text.refused):
+        with pytest.raises(gr.Error, match=text.refused):
             search(text.text, "given", "")
 
 
 def test_captions_of_strangers_are_nothing_but_text(service: Service) -> None:
-    page = app.Page(service)
-    cards = figures.caption_cards("Captions", service.find_captions(page.photo(page.samples[0]), k=999))
+    page = Page(service)
+    cards = results.caption_cards("Captions", service.find_captions(page.photo(page.samples[0]), k=999))
     assert is_harmless(cards)
     assert Tags(cards).tags.count("button") > 30
-    assert is_harmless(figures.sample_cards(page.samples, page.photo, service.describe))
+    assert is_harmless(results.sample_cards(page.samples, page.photo, service.describe))
 
 
 @pytest.mark.parametrize("value", [None, 5, ["a dog"], {"a": 1}, b"a dog"])
@@ -132,7 +134,7 @@ def test_captions_of_strangers_are_found_again(service: Service) -> None:
 
 
 def test_names_and_captions_of_strangers_are_nothing_but_text_on_the_map(service: Service) -> None:
-    template = app.Page(service).map("given")
+    template = Page(service).map("given")
     value = re.compile(r"\$\{value\.\w+\}")
     assert is_harmless(value.sub("", template))
     assert "{{" not in template

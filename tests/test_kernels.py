@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vse_demo import AdPool, kernels
-from vse_demo.aggregators import POOLINGS, build_pooling
-from vse_demo.pooling import softmax_sum, sort_rows
+from vse_demo import AdPool, ops
+from vse_demo.pooling import POOLINGS, build_pooling, softmax_sum, sort_rows
 
 SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from([1, 7, 63, 64, 65, 130]))
 
@@ -38,7 +37,7 @@ def value_and_gradients(function, *inputs: Tensor) -> list[Tensor]:  # type: ign
 
 def assert_same_as_plain(function, *inputs: Tensor) -> None:  # type: ignore[no-untyped-def]
     fast = value_and_gradients(function, *inputs)
-    with kernels.plain():
+    with ops.disable_kernels():
         expected = value_and_gradients(function, *inputs)
     for ours, theirs in zip(fast, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-5)
@@ -48,7 +47,7 @@ def assert_same_as_plain(function, *inputs: Tensor) -> None:  # type: ignore[no-
 def test_a_network_sorts_every_column(n: int) -> None:
     rows = np.random.default_rng(n).integers(0, 9, (n, 500))
     expected = -np.sort(-rows, axis=0)
-    for i, k in kernels.sorting_network(n):
+    for i, k in ops.sorting_network(n):
         assert i < k
         rows[i], rows[k] = np.maximum(rows[i], rows[k]), np.minimum(rows[i], rows[k])
     assert np.array_equal(rows, expected)
@@ -59,7 +58,7 @@ def test_a_network_sorts_every_column(n: int) -> None:
 def test_sorting_is_exact_and_its_gradient_goes_home(shape: tuple[int, int, int], seed: int, levels: int) -> None:
     features, mask = random_batch(shape, seed, levels)
     assert_same_as_plain(lambda x: sort_rows(x, mask)[0], features)
-    with kernels.plain():
+    with ops.disable_kernels():
         expected = sort_rows(features, mask)[0]
     assert torch.equal(sort_rows(features, mask)[0], expected)
 
@@ -89,7 +88,7 @@ def test_the_parameters_of_adpool_get_the_same_gradients(variant: str) -> None:
     torch.manual_seed(0)
     pool = AdPool(70, variant)
     gradients = []
-    for context in (kernels.plain, torch.enable_grad):
+    for context in (ops.disable_kernels, torch.enable_grad):
         pool.zero_grad()
         with context():
             pool(features, mask).square().sum().backward()
@@ -110,10 +109,10 @@ def test_every_aggregator_is_the_same(name: str) -> None:
 def test_a_linear_layer_is_the_same(shape: tuple[int, int, int]) -> None:
     torch.manual_seed(0)
     rows, weight, bias = torch.randn(shape), torch.randn(11, shape[2]), torch.randn(11)
-    assert_same_as_plain(kernels.linear, rows, weight, bias)
-    assert_same_as_plain(kernels.linear, rows, weight)
+    assert_same_as_plain(ops.linear, rows, weight, bias)
+    assert_same_as_plain(ops.linear, rows, weight)
     strided = rows.transpose(0, 1).contiguous().transpose(0, 1)
-    result = kernels.linear(strided, weight.T.contiguous().T, bias)
+    result = ops.linear(strided, weight.T.contiguous().T, bias)
     torch.testing.assert_close(result, torch.nn.functional.linear(rows, weight, bias))
     assert result.is_contiguous()
 
@@ -123,7 +122,7 @@ def test_a_linear_layer_is_the_same(shape: tuple[int, int, int]) -> None:
 def test_products_are_the_same(queries: int, vectors: int, dim: int) -> None:
     torch.manual_seed(0)
     one, other = torch.randn(queries, dim), torch.randn(vectors, dim)
-    torch.testing.assert_close(kernels.products(one, other), one @ other.T)
+    torch.testing.assert_close(ops.products(one, other), one @ other.T)
 
 
 @settings(max_examples=30)
@@ -133,11 +132,11 @@ def test_counts_are_exact(texts: int, images: int, seed: int) -> None:
     similarities = torch.randint(-3, 4, (texts, images), generator=generator).float()
     similarities[0, 0] = torch.inf
     of_rows, of_columns = similarities[:, 0].clone(), similarities[-1].clone()
-    in_rows, in_columns = kernels.count_at_least(similarities, of_rows, of_columns)
+    in_rows, in_columns = ops.count_at_least(similarities, of_rows, of_columns)
     assert torch.equal(in_rows, (similarities >= of_rows.unsqueeze(1)).sum(1))
     assert torch.equal(in_columns, (similarities >= of_columns).sum(0))
     similarities[-1, -1] = torch.nan
-    broken = kernels.count_at_least(similarities, of_rows, of_columns)[0] < 0
+    broken = ops.count_at_least(similarities, of_rows, of_columns)[0] < 0
     assert broken.nonzero().flatten().tolist() == [texts - 1]
 
 
@@ -161,7 +160,7 @@ def test_what_is_not_finite_stays_not_finite_where_plain_torch_has_it(value: flo
     mask[1] = True
     features[1, 4, 10] = value
     pool = AdPool(66, variant)
-    with kernels.plain():
+    with ops.disable_kernels():
         expected = pool(features, mask)
     assert torch.equal(pool(features, mask).isfinite(), expected.isfinite())
     assert pool(features, mask)[[0, 2]].isfinite().all()
@@ -175,16 +174,16 @@ def test_large_and_tiny_values_do_not_overflow() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_precisions_take_the_plain_path(dtype: torch.dtype) -> None:
     features, mask = random_batch((3, 9, 16), 5)
-    assert not kernels.usable(features.to(dtype))
+    assert not ops.usable(features.to(dtype))
     pool = AdPool(16)
     expected = pool(features, mask)
     assert torch.allclose(pool.to(dtype)(features.to(dtype), mask).float(), expected.float(), atol=0.05)
 
 
 def test_too_many_rows_and_other_devices_take_the_plain_path() -> None:
-    assert not kernels.usable(torch.empty(1, kernels.MAX_ROWS + 1, 4))
-    assert not kernels.usable(torch.empty(1, 3, 4, device="meta"))
-    assert kernels.usable(torch.empty(1, 3, 4))
+    assert not ops.usable(torch.empty(1, ops.MAX_ROWS + 1, 4))
+    assert not ops.usable(torch.empty(1, 3, 4, device="meta"))
+    assert ops.usable(torch.empty(1, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -198,8 +197,8 @@ def test_too_many_rows_and_other_devices_take_the_plain_path() -> None:
 def test_everything_works_in_poor_conditions(before: str, usable: bool) -> None:
     program = (
         f"{before}\n"
-        "import torch; from vse_demo import AdPool, kernels\n"
-        f"assert kernels.usable(torch.zeros(1, 2, 3)) is {usable}\n"
+        "import torch; from vse_demo import AdPool, ops\n"
+        f"assert ops.usable(torch.zeros(1, 2, 3)) is {usable}\n"
         "print(AdPool(3)(torch.ones(2, 4, 3)).tolist())"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from vse_demo.layers import Projection, round_to_half
+from vse_demo.encoders import Projection
+from vse_demo.utils.tensors import round_to_half
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp"])
@@ -28,8 +29,8 @@ def test_what_padding_holds_reaches_no_gradient(kind: str) -> None:
         features = torch.arange(30.0).view(2, 3, 5).masked_fill(~mask.unsqueeze(-1), garbage)
         layer(features, mask)[mask].sum().backward()
         gradients.append([parameter.grad for parameter in layer.parameters()])
-    for clean, dirty in zip(*gradients, strict=True):
-        assert torch.equal(clean, dirty)
+    for sanitize_text, dirty in zip(*gradients, strict=True):
+        assert torch.equal(sanitize_text, dirty)
 
 
 def test_a_linear_projection_is_the_equation_of_the_paper() -> None:

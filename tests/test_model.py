@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vse_demo import VSE, Ensemble, ModelConfig
-from vse_demo.files import FileError
+from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
 from vse_demo.model import load_model
-from vse_demo.text import SubwordTokenizer, TransformerText, WordTokenizer
+from vse_demo.utils.files import FileError
 
 WORDS = ["red", "green", "field", "left", "right", "the", "a"]
 TEXTS = ["a red field", "the green field on the right side of a long fence", "left"]
@@ -152,7 +152,7 @@ def test_a_failed_save_leaves_the_good_copy(saved: Path, monkeypatch: pytest.Mon
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("vse_demo.model.write_atomic", fail)
+    monkeypatch.setattr("vse_demo.model.vse.write_atomic", fail)
     with pytest.raises(OSError, match="disk full"):
         make_model(seed=1).save_pretrained(saved)
     assert VSE.from_pretrained(saved).fingerprint() == make_model().fingerprint()
@@ -219,8 +219,8 @@ def test_members_with_the_same_backbone_share_its_cells(pictures: list[Path], mo
     members = [make_model(0), make_model(1), make_model(2)]
     members[1].image_encoder.backbone.load_state_dict(members[0].image_encoder.backbone.state_dict())
     seen = []
-    original = VSE.read_cells
-    monkeypatch.setattr(VSE, "read_cells", lambda self, images: (seen.append(self), original(self, images))[1])
+    original = VSE.read_image_features
+    monkeypatch.setattr(VSE, "read_image_features", lambda self, images: (seen.append(self), original(self, images))[1])
     shared = Ensemble(members).encode_images(pictures)
     assert seen == [members[0], members[2]]
     alone = torch.cat([member.encode_images(pictures) for member in members], dim=1) / 3**0.5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 from torch.nn.functional import cross_entropy, normalize
 
-from vse_demo.objectives import (
+from vse_demo.losses import (
     OBJECTIVES,
     AdOpt,
     HardTriplet,
@@ -20,7 +20,7 @@ from vse_demo.objectives import (
     negative_count,
     uniformity,
 )
-from vse_demo.pooling import VARIANTS
+from vse_demo.utils.checks import VARIANTS
 
 OWNER = [3, 0, 0, 1, 3, 0, 4]  # five images with 3, 1, 0, 2 and 1 captions, in no order
 many_examples = settings(max_examples=100)
@@ -29,25 +29,25 @@ both_variants = pytest.mark.parametrize("variant", VARIANTS)
 every_likeness = pytest.mark.parametrize("likeness", [0.0, 0.4, 3.0])
 
 
-def batch(likeness=0.4, owner=OWNER, seed=0):
-    """Unit embeddings in double: images (B, 6), texts (C, 6) more or less like their images, owner (C,)."""
+def batch(likeness=0.4, image_ids=OWNER, seed=0):
+    """Unit embeddings in double: images (B, 6), texts (C, 6) more or less like their images, image_ids (C,)."""
     generator = torch.Generator().manual_seed(seed)
-    images = normalize(torch.randn(max(owner) + 1, 6, dtype=torch.float64, generator=generator))
-    noise = normalize(torch.randn(len(owner), 6, dtype=torch.float64, generator=generator))
-    return images, normalize(noise + likeness * images[owner]), torch.tensor(owner)
+    images = normalize(torch.randn(max(image_ids) + 1, 6, dtype=torch.float64, generator=generator))
+    noise = normalize(torch.randn(len(image_ids), 6, dtype=torch.float64, generator=generator))
+    return images, normalize(noise + likeness * images[image_ids]), torch.tensor(image_ids)
 
 
-def similarities_of(images, texts, owner):
+def similarities_of(images, texts, image_ids):
     return (texts @ images.T).numpy()
 
 
-def by_loops(similarities, owner, text_term, image_term):
+def by_loops(similarities, image_ids, text_term, image_term):
     """term(true, negatives) of every pair: searching images by text, and texts by image."""
     per_text, per_image = [], []
-    for text, image in enumerate(owner):
+    for text, image in enumerate(image_ids):
         true = similarities[text, image]
         wrong_images = [similarities[text, other] for other in range(similarities.shape[1]) if other != image]
-        wrong_texts = [similarities[other, image] for other in range(len(owner)) if owner[other] != image]
+        wrong_texts = [similarities[other, image] for other in range(len(image_ids)) if image_ids[other] != image]
         per_text.append(text_term(true, wrong_images))
         per_image.append(image_term(true, wrong_texts))
     return per_text, per_image
@@ -74,16 +74,16 @@ def info_nce(variant, k):
     return term
 
 
-def maturity_by_loops(similarities, owner, variant):
+def maturity_by_loops(similarities, image_ids, variant):
     """Alignment + uniformity."""
     texts, images = similarities.shape
     total = true = 0.0
     for text in range(texts):
-        true += similarities[text, owner[text]]
+        true += similarities[text, image_ids[text]]
         for image in range(images):
             value = similarities[text, image]
             if variant == "official":
-                value = 0.0 if image == owner[text] else -value
+                value = 0.0 if image == image_ids[text] else -value
             total += math.exp(value)
     mean = total / (texts * images)
     return true / texts + (math.log(mean) if variant == "paper" else mean)
@@ -135,29 +135,29 @@ def test_official_k_falls_as_alignment_rises(one, other, uniform):
 @every_likeness
 @both_variants
 def test_alignment_and_uniformity_are_their_equations(variant, likeness):
-    images, texts, owner = batch(likeness)
+    images, texts, image_ids = batch(likeness)
     similarities = texts @ images.T
-    ours = alignment(similarities, owner) + uniformity(similarities, owner, variant)
+    ours = alignment(similarities, image_ids) + uniformity(similarities, image_ids, variant)
     assert ours.item() == pytest.approx(maturity_by_loops(similarities.numpy(), OWNER, variant))
 
 
 def test_uniformity_is_that_of_wang_and_isola_plus_one():
-    images, texts, owner = batch()
+    images, texts, image_ids = batch()
     gaussian = [math.exp(-0.5 * ((text - image) ** 2).sum()) for text in texts.numpy() for image in images.numpy()]
-    assert uniformity(texts @ images.T, owner).item() == pytest.approx(math.log(np.mean(gaussian)) + 1)
+    assert uniformity(texts @ images.T, image_ids).item() == pytest.approx(math.log(np.mean(gaussian)) + 1)
 
 
 @every_likeness
 @pytest.mark.parametrize("fixed_k", [None, 1, 3, 100])
 @both_variants
 def test_adopt_is_its_equations(variant, fixed_k, likeness):
-    objective, (images, texts, owner) = AdOpt(variant, fixed_k=fixed_k), batch(likeness)
-    similarities = similarities_of(images, texts, owner)
+    objective, (images, texts, image_ids) = AdOpt(variant, fixed_k=fixed_k), batch(likeness)
+    similarities = similarities_of(images, texts, image_ids)
     maturity = maturity_by_loops(similarities, OWNER, variant)
     k_images, k_texts = (fixed_k or k_by_formula(maturity, n, variant) for n in (len(images), len(texts)))
     terms = by_loops(similarities, OWNER, info_nce(variant, k_images), info_nce(variant, k_texts))
     expected = np.mean(terms[0]) + np.mean(terms[1])
-    loss = objective(images, texts, owner)
+    loss = objective(images, texts, image_ids)
     assert loss.item() == pytest.approx(expected if variant == "paper" else expected / 2)
     assert objective.statistics["k"] == min(k_images, len(images) - 1)
     assert objective.statistics["loss_t2i"] == pytest.approx(np.mean(terms[0]))
@@ -167,9 +167,9 @@ def test_adopt_is_its_equations(variant, fixed_k, likeness):
 @every_likeness
 @pytest.mark.parametrize(("objective", "term"), [(HardTriplet, hardest_violation), (SumOfViolations, all_violations)])
 def test_triplet_losses_are_their_loops(objective, term, likeness):
-    images, texts, owner = batch(likeness)
-    per_text, per_image = by_loops(similarities_of(images, texts, owner), OWNER, term, term)
-    assert objective()(images, texts, owner).item() == pytest.approx(sum(per_text) + sum(per_image))
+    images, texts, image_ids = batch(likeness)
+    per_text, per_image = by_loops(similarities_of(images, texts, image_ids), OWNER, term, term)
+    assert objective()(images, texts, image_ids).item() == pytest.approx(sum(per_text) + sum(per_image))
 
 
 def test_the_schedule_of_k_is_used_in_these_tests():
@@ -182,28 +182,28 @@ def test_the_schedule_of_k_is_used_in_these_tests():
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_gradients_are_those_of_the_loss(name):
-    images, texts, owner = batch()
+    images, texts, image_ids = batch()
     objective = build_objective(name)
 
     def loss(images, texts):
-        return objective(normalize(images), normalize(texts), owner)
+        return objective(normalize(images), normalize(texts), image_ids)
 
     assert gradcheck(loss, (images.requires_grad_(), texts.requires_grad_()))
 
 
 @both_variants
 def test_gradients_of_adopt_with_more_k_than_negatives(variant):
-    images, texts, owner = batch()
+    images, texts, image_ids = batch()
     objective = AdOpt(variant, fixed_k=100)
-    assert gradcheck(lambda i, t: objective(i, t, owner), (images.requires_grad_(), texts.requires_grad_()))
+    assert gradcheck(lambda i, t: objective(i, t, image_ids), (images.requires_grad_(), texts.requires_grad_()))
 
 
 def test_a_caption_of_the_same_image_is_never_a_negative():
-    images, texts, owner = torch.eye(2), torch.eye(2)[[0, 0, 1]], torch.tensor([0, 0, 1])  # two identical siblings
+    images, texts, image_ids = torch.eye(2), torch.eye(2)[[0, 0, 1]], torch.tensor([0, 0, 1])  # two identical siblings
     for objective in (HardTriplet(), SumOfViolations(), ScheduledTriplet()):
-        assert objective(images, texts, owner).item() == 0
+        assert objective(images, texts, image_ids).item() == 0
     objective = AdOpt("paper", temperature=1.0, fixed_k=5)
-    objective(images, texts, owner)
+    objective(images, texts, image_ids)
     # Pairs 0 and 1 have one negative text of similarity 0, and pair 2 has two: log(1), log(1), log(2), less 1.
     assert objective.statistics["loss_i2t"] == pytest.approx((-1 - 1 + math.log(2) - 1) / 3)
     assert objective.statistics["loss_t2i"] == pytest.approx(-1)
@@ -222,29 +222,29 @@ def test_a_pair_is_never_its_own_negative(variant):
 @given(st.permutations(range(5)), st.permutations(range(7)))
 @settings(many_examples, max_examples=15)
 def test_the_order_of_the_batch_changes_nothing(name, image_order, text_order):
-    objective, (images, texts, owner) = build_objective(name), batch()
+    objective, (images, texts, image_ids) = build_objective(name), batch()
     moved = torch.tensor([image_order.index(image) for image in OWNER])
-    expected, statistics = objective(images, texts, owner), objective.statistics
+    expected, statistics = objective(images, texts, image_ids), objective.statistics
     loss = objective(images[image_order], texts[text_order], moved[text_order])
     torch.testing.assert_close(loss, expected)
     assert objective.statistics == pytest.approx(statistics)
 
 
 def test_one_negative_gives_the_difference_of_similarities_or_its_softplus():
-    images, texts, owner = batch(owner=[0, 1, 2, 3])
-    similarities = similarities_of(images, texts, owner)
+    images, texts, image_ids = batch(image_ids=[0, 1, 2, 3])
+    similarities = similarities_of(images, texts, image_ids)
     true, wrong = np.diag(similarities), similarities - 9 * np.eye(4)
     gaps = [wrong.max(axis) - true for axis in (1, 0)]  # s⁻ − s⁺ by text, by image
-    paper, official = (AdOpt(variant, fixed_k=1)(images, texts, owner).item() for variant in VARIANTS)
+    paper, official = (AdOpt(variant, fixed_k=1)(images, texts, image_ids).item() for variant in VARIANTS)
     assert paper == pytest.approx(sum(np.mean(gap / 0.05) for gap in gaps))
     assert official == pytest.approx(sum(np.mean(np.log1p(np.exp((gap + 0.2) / 0.05))) for gap in gaps) / 2)
 
 
 def test_with_all_negatives_and_no_margin_adopt_is_the_symmetric_cross_entropy():
-    images, texts, owner = batch(owner=[0, 1, 2, 3, 4])
+    images, texts, image_ids = batch(image_ids=[0, 1, 2, 3, 4])
     logits = texts @ images.T / 0.05
-    expected = (cross_entropy(logits, owner) + cross_entropy(logits.T, owner)) / 2
-    torch.testing.assert_close(AdOpt(margin=0.0, fixed_k=10**6)(images, texts, owner), expected)
+    expected = (cross_entropy(logits, image_ids) + cross_entropy(logits.T, image_ids)) / 2
+    torch.testing.assert_close(AdOpt(margin=0.0, fixed_k=10**6)(images, texts, image_ids), expected)
 
 
 def test_scheduled_triplet_leaves_the_sum_after_the_first_epoch():
@@ -259,32 +259,32 @@ def test_scheduled_triplet_leaves_the_sum_after_the_first_epoch():
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_statistics_are_left_for_the_log(name):
-    objective, (images, texts, owner) = build_objective(name), batch()
-    objective(images, texts, owner)
+    objective, (images, texts, image_ids) = build_objective(name), batch()
+    objective(images, texts, image_ids)
     assert objective.statistics.keys() == {"k", "alignment", "uniformity", "loss_t2i", "loss_i2t"}
     assert all(type(value) is float for value in objective.statistics.values())
     variant = "official" if name == "adopt" else "paper"
-    maturity = maturity_by_loops(similarities_of(images, texts, owner), OWNER, variant)
+    maturity = maturity_by_loops(similarities_of(images, texts, image_ids), OWNER, variant)
     assert objective.statistics["alignment"] + objective.statistics["uniformity"] == pytest.approx(maturity)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize(
-    ("images", "texts", "owner", "error", "message"),
+    ("images", "texts", "image_ids", "error", "message"),
     [
         ((2, 4), (2, 3), [0, 1], ValueError, r"images \(2, 4\) and texts \(2, 3\) must be"),
         ((2, 3, 1), (2, 3), [0, 1], ValueError, r"images \(2, 3, 1\) and texts \(2, 3\) must be"),
-        ((2, 3), (3, 3), [0, 1], ValueError, r"owner is \(2,\), 3 texts need \(3,\)"),
-        ((2, 3), (2, 3), [0.0, 1.0], TypeError, "owner is torch.float32, it must be torch.int64"),
-        ((2, 3), (2, 3), [0, 2], ValueError, "owner points outside the 2 images"),
-        ((2, 3), (2, 3), [-1, 1], ValueError, "owner points outside the 2 images"),
+        ((2, 3), (3, 3), [0, 1], ValueError, r"image_ids is \(2,\), 3 texts need \(3,\)"),
+        ((2, 3), (2, 3), [0.0, 1.0], TypeError, "image_ids is torch.float32, it must be torch.int64"),
+        ((2, 3), (2, 3), [0, 2], ValueError, "image_ids points outside the 2 images"),
+        ((2, 3), (2, 3), [-1, 1], ValueError, "image_ids points outside the 2 images"),
         ((1, 3), (2, 3), [0, 0], ValueError, "texts of at least two images"),
         ((2, 3), (2, 3), [1, 1], ValueError, "texts of at least two images"),
     ],
 )
-def test_bad_batches_are_refused(name, images, texts, owner, error, message):
+def test_bad_batches_are_refused(name, images, texts, image_ids, error, message):
     with pytest.raises(error, match=message):
-        build_objective(name)(torch.ones(images), torch.ones(texts), torch.tensor(owner))
+        build_objective(name)(torch.ones(images), torch.ones(texts), torch.tensor(image_ids))
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_lines_take_colours_and_none_is_left_out() -> None:
 
 
 def test_a_heat_map_covers_its_picture_and_zero_is_neutral() -> None:
-    picture, heat = plots.plot_heat_map(PICTURES[0], np.array([[0.5, -0.1], [0.0, 0.2]])).images
-    assert picture.get_array().shape == (40, 60, 3)
+    image, heat = plots.plot_heat_map(PICTURES[0], np.array([[0.5, -0.1], [0.0, 0.2]])).images
+    assert image.get_array().shape == (40, 60, 3)
     assert heat.get_extent() == [0, 60, 40, 0]
     assert heat.norm(0.0) == 0.5
     assert [mpl.colors.to_hex(heat.cmap(end)).upper() for end in (0.0, 1.0)] == [plots.WRONG, plots.RIGHT]
@@ -95,8 +95,8 @@ def test_results_are_ticked_and_crossed() -> None:
 
 
 def test_scores_of_pictures_of_any_shape_stand_in_one_line() -> None:
-    pictures = [Image.new("RGB", size) for size in ((60, 20), (60, 40), (20, 60))]
-    plots.plot_retrieved_images("shapes", pictures, [0.9, 0.5, -0.1], [True, False, None])
+    images = [Image.new("RGB", size) for size in ((60, 20), (60, 40), (20, 60))]
+    plots.plot_retrieved_images("shapes", images, [0.9, 0.5, -0.1], [True, False, None])
     titles = [ax.title for ax in plt.gcf().axes]
     assert [title.get_text() for title in titles] == ["✓ 0.90", "✗ 0.50", "−0.10"]
     assert len({round(box.y0) for box in boxes_of(titles)}) == 1

@@ -9,7 +9,8 @@ from hypothesis.extra.numpy import arrays
 from torch.autograd import gradcheck
 from torch.func import functional_call
 
-from vse_demo.pooling import VARIANTS, AdPool, RankPool
+from vse_demo.pooling import AdPool, RankPool
+from vse_demo.utils.checks import VARIANTS
 
 DIM = 4
 LEVELS = [{}, {"balance": (0.3, 0.7)}, {"token": False}, {"embedding": False}]

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from vse_demo import PRESETS, make_config, open_dataset
-from vse_demo.batches import Pairs
-from vse_demo.presets import CAPTIONS, PICTURES
-from vse_demo.training import Trainer, build_model, validate
+from vse_demo.training import CAPTIONS, IMAGES, PairDataset, Trainer, build_model, validate
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +35,20 @@ def regions(tmp_path_factory: pytest.TempPathFactory, picture_captions: Callable
 
 
 @pytest.mark.parametrize("captions", CAPTIONS)
-@pytest.mark.parametrize("pictures", PICTURES)
+@pytest.mark.parametrize("images", IMAGES)
 def test_the_papers_recipes_train_in_full_size(
-    pictures: str, captions: str, regions: Path, karpathy_folder: Path, wide_bert: Path
+    images: str, captions: str, regions: Path, karpathy_folder: Path, wide_bert: Path
 ) -> None:
-    preset = PRESETS[f"{pictures}-{captions}"]
-    given = {"batch_size": 4, "min_word_count": 1, "warmup_epochs": 0}
+    preset = PRESETS[f"{images}-{captions}"]
+    given = {"batch_size": 4, "min_word_count": 1, "freeze_epochs": 0}
     given |= {"backbone_weights": "random"} if "backbone_weights" in preset else {}
     given |= {"text_backbone": str(wide_bert)} if "text_backbone" in preset else {}
-    config = make_config(f"{pictures}-{captions}", given)
-    data = open_dataset(regions if pictures == "region" else karpathy_folder).split("train")
+    config = make_config(f"{images}-{captions}", given)
+    data = open_dataset(regions if images == "region" else karpathy_folder).split("train")
     model, config = build_model(config, data.captions)
     assert (model.dim, config.epochs, config.learning_rate) == (1024, 25, 5e-4)
     trainer = Trainer(model, config)
-    pairs = Pairs.make(data, model, config.finetune_image, None)
+    pairs = PairDataset.make(data, model, config.finetune_image, None)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     row = trainer.train_step(pairs, trainer.epoch_batches(pairs, 0)[0], 0, config.learning_rate)
     assert np.isfinite(row["loss"])
@@ -72,7 +70,7 @@ def test_the_shipped_recipes_are_those_of_the_shipped_models() -> None:
             "batch_size",
             "captions_per_image",
             "learning_rate",
-            "average",
+            "ema_decay",
         ):
             assert log["config"][key] == getattr(config, key), key
         assert log["config"]["model"]["dim"] == config.model.dim

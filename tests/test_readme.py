@@ -4,8 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from vse_demo.benchmark import Row, as_table
-from vse_demo.data import shipped
+from benchmarks.run import Row, as_table
+from vse_demo.utils.paths import shipped
 
 README = Path(__file__).parent.parent / "README.md"
 

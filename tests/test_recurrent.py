@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from vse_demo.recurrent import bidirectional_states
+from vse_demo.encoders import bidirectional_states
 
 
 def make(sizes: tuple[int, int] = (5, 4), seed: int = 0) -> nn.GRU:
@@ -66,8 +66,8 @@ def test_what_lies_after_the_end_does_not_matter(garbage):
     features = torch.randn(2, 4, 5, dtype=torch.float64)
     dirty = features.clone()
     dirty[0, 2:] = garbage
-    clean, again = (bidirectional_states(gru, each.requires_grad_(), lengths) for each in (features, dirty))
-    assert torch.equal(clean, again)
+    sanitize_text, again = (bidirectional_states(gru, each.requires_grad_(), lengths) for each in (features, dirty))
+    assert torch.equal(sanitize_text, again)
     assert (again[0, 2:] == 0).all()
     again.sum().backward()
     assert dirty.grad.isfinite().all()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from vse_demo import VSE, CaptionedImages, Gallery, ModelConfig, open_dataset
-from vse_demo.files import FileError
+from vse_demo.encoders import WordTokenizer
 from vse_demo.retrieval import top_k
-from vse_demo.text import WordTokenizer
+from vse_demo.utils.files import FileError
 
 
 def make_model(seed: int = 0) -> VSE:
@@ -82,12 +82,12 @@ def test_adding_piece_by_piece_is_the_same_as_building_at_once(karpathy_folder: 
     whole = Gallery.build(model, dataset.split("val"), progress=False)
     assert parts.names[:4] == whole.names
     assert torch.allclose(parts.image_vectors[:4], whole.image_vectors, atol=1e-6)
-    assert parts.owner.tolist() == [picture for picture in range(8) for _ in range(5)]
+    assert parts.image_ids.tolist() == [image for image in range(8) for _ in range(5)]
 
 
-def test_a_copy_under_another_name_is_not_a_new_picture(pictures: list[Path]) -> None:
-    (pictures[0].parent / "copy.jpg").write_bytes(pictures[0].read_bytes())
-    gallery = Gallery.build(make_model(), open_dataset(pictures[0].parent).split("all"), progress=False)
+def test_a_copy_under_another_name_is_not_a_new_picture(images: list[Path]) -> None:
+    (images[0].parent / "copy.jpg").write_bytes(images[0].read_bytes())
+    gallery = Gallery.build(make_model(), open_dataset(images[0].parent).split("all"), progress=False)
     assert len(gallery) == 10
 
 
@@ -95,7 +95,7 @@ def test_a_saved_gallery_answers_the_same(saved: Path, test_split: CaptionedImag
     gallery, again = Gallery.build(make_model(), test_split, progress=False), Gallery.load(saved, make_model())
     assert again.search_images("the red side") == gallery.search_images("the red side")
     assert again.search_captions(test_split.images[1]) == gallery.search_captions(test_split.images[1])
-    assert again.owner.tolist() == gallery.owner.tolist()
+    assert again.image_ids.tolist() == gallery.image_ids.tolist()
 
 
 def test_a_gallery_in_half_precision_answers_nearly_the_same(test_split: CaptionedImages, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def edit(folder: Path, **changes: object) -> None:
 
 def point_outside(folder: Path) -> None:
     tensors = load_file(folder / "gallery.safetensors")
-    tensors["owner"][0] = 4
+    tensors["image_ids"][0] = 4
     save_file(tensors, folder / "gallery.safetensors")
 
 

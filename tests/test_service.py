@@ -16,12 +16,15 @@ import pytest
 import torch
 from PIL import Image
 
-import vse_demo.service
-from vse_demo import VSE, Ensemble, Gallery, ModelConfig, atlas, figures, open_dataset
+import vse_demo.app.map
+from vse_demo import VSE, Ensemble, Gallery, ModelConfig, open_dataset
+from vse_demo.app.html import drawings, results
+from vse_demo.app.html import map as map_html
+from vse_demo.app.map import charted, compute_map
+from vse_demo.app.service import SearchResult, Service, cached_gallery, check_sentence, mean_grid, open_service
 from vse_demo.data import read_image
-from vse_demo.files import FileError
-from vse_demo.service import Found, Service, cached_gallery, charted, check_sentence, draw_map, mean_grid, open_service
-from vse_demo.text import SubwordTokenizer, TransformerText, WordTokenizer
+from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
+from vse_demo.utils.files import FileError
 
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "orange", "purple", "left", "right"]
 
@@ -40,7 +43,7 @@ def make_bert(bert_folder: Path, image_size: int) -> VSE:
 
 
 def service_of(model: VSE | Ensemble) -> Service:
-    return Service({"one": lambda _: Gallery(model)}, {}, {}, lambda _, gallery: draw_map(gallery))
+    return Service({"one": lambda _: Gallery(model)}, {}, {}, lambda _, gallery: compute_map(gallery))
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def service(karpathy_folder: Path, tmp_path: Path) -> Service:
 def test_a_caption_of_the_collection_is_ticked_and_crossed(service: Service) -> None:
     gallery = service.gallery()
     found = service.find_images(gallery.captions[7], k=len(gallery))
-    own = gallery.names[gallery.owner[7]]
+    own = gallery.names[gallery.image_ids[7]]
     assert [each.item for each in found if each.right] == [own]
     assert all(each.right is not None for each in found)
     assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
@@ -67,15 +70,17 @@ def test_a_picture_of_the_collection_is_known_again_in_another_format(
     service: Service, tmp_path: Path, shape: str
 ) -> None:
     gallery = service.gallery()
-    picture = read_image(service.file(gallery.names[3]))
+    image = read_image(service.file(gallery.names[3]))
     if shape == "smaller":
-        picture = picture.resize((40, 30))
+        image = image.resize((40, 30))
     else:
-        picture.save(tmp_path / "copy.png")
-        picture = read_image(tmp_path / "copy.png")
-    found = service.find_captions(picture, k=len(gallery.captions))
+        image.save(tmp_path / "copy.png")
+        image = read_image(tmp_path / "copy.png")
+    found = service.find_captions(image, k=len(gallery.captions))
     right = {each.item for each in found if each.right}
-    assert right == {text for text, owner in zip(gallery.captions, gallery.owner, strict=True) if owner == 3}
+    assert right == {
+        text for text, image_ids in zip(gallery.captions, gallery.image_ids, strict=True) if image_ids == 3
+    }
 
 
 def test_a_strange_picture_is_not_marked(service: Service) -> None:
@@ -98,14 +103,14 @@ def test_the_reasons_of_an_ensemble_are_the_means_of_its_members(bert_folder: Pa
     """Members that read and see differently: words and pieces of words, 2 × 2 and 3 × 3 cells."""
     members = [make_model(0), make_bert(bert_folder, image_size=96)]
     service = service_of(Ensemble(members))
-    picture = Image.new("RGB", (50, 40), "red")
-    why = service.explain(picture, sentence)
-    assert why.score == pytest.approx(float(np.mean([float(m.similarity([picture], [sentence])) for m in members])))
+    image = Image.new("RGB", (50, 40), "red")
+    why = service.explain(image, sentence)
+    assert why.score == pytest.approx(float(np.mean([float(m.similarity([image], [sentence])) for m in members])))
     assert why.cells.shape == (6, 6)
     assert why.cells.sum() == pytest.approx(why.score, abs=1e-5)
     assert len(why.parts) == len(why.words)
     assert why.parts.sum() + why.rest == pytest.approx(why.score, abs=1e-5)
-    alone = [service_of(member).explain(picture, sentence) for member in members]
+    alone = [service_of(member).explain(image, sentence) for member in members]
     assert np.allclose(why.parts, np.mean([each.parts for each in alone], axis=0), atol=1e-6)
     assert why.rest == pytest.approx(alone[1].rest / 2)
     assert len(why.members) == 2
@@ -118,7 +123,7 @@ def test_grids_of_different_sizes_have_a_mean_with_the_same_sum() -> None:
 
 def test_a_score_can_be_compared_with_the_usual_one(service: Service) -> None:
     gallery = service.gallery()
-    own = [float(c @ gallery.image_vectors[o]) for c, o in zip(gallery.caption_vectors, gallery.owner, strict=True)]
+    own = [float(c @ gallery.image_vectors[o]) for c, o in zip(gallery.caption_vectors, gallery.image_ids, strict=True)]
     usual = service.usual_score()
     assert usual is not None
     assert sum(score < usual - 1e-6 for score in own) <= len(own) / 2 <= sum(score <= usual + 1e-6 for score in own)
@@ -189,11 +194,15 @@ def test_pictures_that_come_and_go(
 
 def test_captions_go_with_their_pictures(karpathy_folder: Path) -> None:
     gallery = Gallery.build(make_model(), open_dataset(karpathy_folder).split("test"), progress=False)
-    before = {text: gallery.names[owner] for text, owner in zip(gallery.captions, gallery.owner, strict=True)}
+    before = {
+        text: gallery.names[image_ids] for text, image_ids in zip(gallery.captions, gallery.image_ids, strict=True)
+    }
     kept = gallery.names[1:3]
     assert gallery.keep(kept) == 2
     assert gallery.names == kept
-    after = {text: gallery.names[owner] for text, owner in zip(gallery.captions, gallery.owner, strict=True)}
+    after = {
+        text: gallery.names[image_ids] for text, image_ids in zip(gallery.captions, gallery.image_ids, strict=True)
+    }
     assert after == {text: name for text, name in before.items() if name in kept}
     assert gallery.keep(kept) == 0
 
@@ -220,7 +229,7 @@ def test_everyone_who_waits_sees_how_far_the_reading_of_a_folder_is(
 
         return cached_gallery(make_model(), open_dataset(tmp_path / "mine"), slow, tmp_path / "cache")
 
-    service = Service({"slow": source}, {}, {}, lambda _, gallery: draw_map(gallery))
+    service = Service({"slow": source}, {}, {}, lambda _, gallery: compute_map(gallery))
     first, second = service.progress(every=0.01), service.progress(every=0.01)
     for waiting in (first, second):
         assert next(step for step in waiting if step != (0, 0)) == (32, 40)
@@ -238,7 +247,7 @@ def test_a_gallery_that_failed_says_why_and_is_tried_again() -> None:
             raise gallery
         return gallery
 
-    service = Service({"one": source}, {}, {}, lambda _, gallery: draw_map(gallery))
+    service = Service({"one": source}, {}, {}, lambda _, gallery: compute_map(gallery))
     with pytest.raises(FileError, match="the disk is full"):
         list(service.progress())
     assert len(service.gallery()) == 0
@@ -256,7 +265,7 @@ def test_the_map_has_a_place_for_everything_and_is_the_same_every_time(service: 
     gallery = service.gallery()
     places = service.map()
     assert places.shape == (len(gallery) + len(gallery.captions), 2)
-    assert np.array_equal(places, draw_map(gallery))
+    assert np.array_equal(places, compute_map(gallery))
 
 
 def test_a_query_lands_on_itself(service: Service) -> None:
@@ -264,8 +273,8 @@ def test_a_query_lands_on_itself(service: Service) -> None:
     size = np.ptp(places, axis=0).max()
     number = len(gallery) + 3
     assert np.abs(service.place(gallery.captions[3], neighbours=1) - places[number]).max() < 0.3 * size
-    picture = read_image(service.file(gallery.names[2]))
-    assert np.abs(service.place(picture, neighbours=1) - places[2]).max() < 1e-4 * size + 1e-3
+    image = read_image(service.file(gallery.names[2]))
+    assert np.abs(service.place(image, neighbours=1) - places[2]).max() < 1e-4 * size + 1e-3
 
 
 HOSTILE = [
@@ -286,14 +295,14 @@ def pieces_of_the_page(text: str) -> list[str]:
 
     model = make_model()
     gallery = Gallery(model)
-    gallery.names, gallery.captions, gallery.owner = [text], [text], np.array([0])
-    found = [Found(text, 0, 0.5, True), Found(text, 1, 0.4, False), Found(text, 2, -0.3, None)]
+    gallery.names, gallery.captions, gallery.image_ids = [text], [text], np.array([0])
+    found = [SearchResult(text, 0, 0.5, True), SearchResult(text, 1, 0.4, False), SearchResult(text, 2, -0.3, None)]
     return [
-        atlas.draw_atlas(gallery, np.array([[0.0, 0.0], [1.0, 1.0]]), photo, lambda name: name),
-        figures.picture_cards(text, found, photo, lambda name: name),
-        figures.caption_cards(text, found),
-        figures.sample_cards([text], photo, lambda name: name),
-        figures.reasons(photo(text), service_of(model).explain(photo(text), text), 0.3),
+        map_html.draw_atlas(gallery, np.array([[0.0, 0.0], [1.0, 1.0]]), photo, lambda name: name),
+        results.image_cards(text, found, photo, lambda name: name),
+        results.caption_cards(text, found),
+        results.sample_cards([text], photo, lambda name: name),
+        results.reasons(photo(text), service_of(model).explain(photo(text), text), 0.3),
     ]
 
 
@@ -306,27 +315,27 @@ def test_what_strangers_wrote_is_nothing_but_text_on_the_page(text: str) -> None
         assert re.findall(r"\$\{[^}]*\}", piece) == re.findall(r"\$\{[^}]*\}", usual)  # those of the mark
         assert "{{" not in piece
         assert "`" not in piece
-    assert not set("<>\"'`${}\\") & set(atlas.mark(np.zeros(2), np.eye(2), text)["label"])
+    assert not set("<>\"'`${}\\") & set(map_html.mark(np.zeros(2), np.eye(2), text)["label"])
 
 
 def test_the_mark_is_inside_the_drawing() -> None:
     places = np.array([[0.0, 5.0], [10.0, 25.0]])
     for place in places:
-        mark = atlas.mark(place, places, "here")
-        assert 0 < mark["x"] < atlas.SIZE[0]
-        assert 0 < mark["y"] < atlas.SIZE[1]
-    assert atlas.mark(places[0], places, "long " * 30)["label"] == "long long long long long long l…"
-    assert atlas.mark(places[0], places, "here")["anchor"] == "start"  # of a label that goes to the right
-    assert atlas.mark(places[1], places, "here")["anchor"] == "end"
+        mark = map_html.mark(place, places, "here")
+        assert 0 < mark["x"] < map_html.SIZE[0]
+        assert 0 < mark["y"] < map_html.SIZE[1]
+    assert map_html.mark(places[0], places, "long " * 30)["label"] == "long long long long long long l…"
+    assert map_html.mark(places[0], places, "here")["anchor"] == "start"  # of a label that goes to the right
+    assert map_html.mark(places[1], places, "here")["anchor"] == "end"
 
 
 def test_a_map_of_very_many_shows_some_pictures_with_all_their_captions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vse_demo.service, "MAX_CHARTED", 3)
+    monkeypatch.setattr(vse_demo.app.map, "MAX_CHARTED", 3)
     gallery = Gallery(make_model())
-    gallery.names, gallery.owner = list("abcdefgh"), np.repeat(np.arange(8), 5)
-    pictures, captions = charted(gallery)
-    assert len(pictures) == len(set(pictures)) == 3
-    assert sorted(gallery.owner[captions].tolist()) == sorted(pictures * 5)
+    gallery.names, gallery.image_ids = list("abcdefgh"), np.repeat(np.arange(8), 5)
+    images, captions = charted(gallery)
+    assert len(images) == len(set(images)) == 3
+    assert sorted(gallery.image_ids[captions].tolist()) == sorted(images * 5)
 
 
 def test_a_sentence_has_a_place_among_pictures_without_captions(
@@ -347,19 +356,19 @@ def test_a_sentence_has_a_place_among_pictures_without_captions(
 
 
 def test_results_are_buttons_with_marks_scores_and_alternative_texts() -> None:
-    found = [Found("a.jpg", 0, 0.512, True), Found("b.jpg", 1, -0.07, False)]
-    cards = figures.picture_cards("title", found, lambda _: Image.new("RGB", (90, 60)), lambda name: f"of {name}")
+    found = [SearchResult("a.jpg", 0, 0.512, True), SearchResult("b.jpg", 1, -0.07, False)]
+    cards = results.image_cards("title", found, lambda _: Image.new("RGB", (90, 60)), lambda name: f"of {name}")
     assert re.findall(r'aria-pressed="(\w+)"', cards) == ["true", "false"]
     assert re.findall(r'alt="([^"]*)"', cards) == ["of a.jpg", "of b.jpg"]
     assert re.findall(r'class="score">([^<]*)', cards) == ["0.51", "−0.07"]
     assert cards.index("✓") < cards.index("✗")
-    assert "✓" not in figures.caption_cards("title", [Found("A dog.", 0, 0.4, None)])
+    assert "✓" not in results.caption_cards("title", [SearchResult("A dog.", 0, 0.4, None)])
 
 
 def test_bars_over_words_are_as_high_as_their_parts(service: Service) -> None:
-    picture = Image.new("RGB", (50, 40), "red")
-    why = dataclasses.replace(service.explain(picture, "one two three"), parts=np.array([0.3, -0.1, 0.1]), rest=0.0)
-    piece = figures.reasons(picture, why, None)
+    image = Image.new("RGB", (50, 40), "red")
+    why = dataclasses.replace(service.explain(image, "one two three"), parts=np.array([0.3, -0.1, 0.1]), rest=0.0)
+    piece = results.reasons(image, why, None)
     bars = re.findall(r"bottom: ([\d.]+)%; height: ([\d.]+)%", piece)
     assert [tuple(map(float, bar)) for bar in bars] == [(25, 75), (0, 25), (25, 25)]
     assert piece.count('class="minus"') == 1
@@ -367,9 +376,9 @@ def test_bars_over_words_are_as_high_as_their_parts(service: Service) -> None:
 
 
 def test_a_heat_map_has_the_shape_of_its_picture_and_the_colours_of_its_parts(service: Service) -> None:
-    picture = Image.new("RGB", (200, 100), "white")
-    why = dataclasses.replace(service.explain(picture, "red"), cells=np.array([[0.4, 0.0], [0.0, -0.2]]))
-    piece = figures.reasons(picture, why, None)
+    image = Image.new("RGB", (200, 100), "white")
+    why = dataclasses.replace(service.explain(image, "red"), cells=np.array([[0.4, 0.0], [0.0, -0.2]]))
+    piece = results.reasons(image, why, None)
     assert "aspect-ratio: 2.000" in piece
     coded = re.search(r"data:image/png;base64,([^\"]+)", piece)
     assert coded
@@ -381,11 +390,11 @@ def test_a_heat_map_has_the_shape_of_its_picture_and_the_colours_of_its_parts(se
 
 def test_drawings_take_the_colours_and_the_font_of_the_page(service: Service) -> None:
     why = service.explain(Image.new("RGB", (50, 40), "red"), "red on the left")
-    for drawing in (figures.rank_weights(why.members), figures.curves("shipped-minilm"), figures.k_planes(128)):
+    for drawing in (drawings.rank_weights(why.members), drawings.curves("shipped-minilm"), drawings.k_planes(128)):
         assert "currentColor" in drawing
         assert "DejaVu" not in drawing
         assert "<style" not in drawing  # it would be for all of the page
-        assert figures.GREY not in drawing
+        assert drawings.GREY not in drawing
         assert re.search(r'role="img" aria-label="\w', drawing)
         names = re.findall(r' id="([^"]+)"', drawing)
         assert len(names) == len(set(names))
@@ -394,7 +403,7 @@ def test_drawings_take_the_colours_and_the_font_of_the_page(service: Service) ->
 def test_drawings_of_many_visitors_at_once_look_like_those_of_one() -> None:
     def draw(start: float, seconds: float) -> int:
         time.sleep(start)
-        return figures.draw(lambda _: time.sleep(seconds), 2, 2, "nothing").count("<text")
+        return drawings.draw(lambda _: time.sleep(seconds), 2, 2, "nothing").count("<text")
 
     with ThreadPoolExecutor() as pool:
         [one, other] = pool.map(draw, (0, 0.1), (0.3, 0.4))  # one ends while the other draws
@@ -402,14 +411,14 @@ def test_drawings_of_many_visitors_at_once_look_like_those_of_one() -> None:
 
 
 def test_the_ring_is_where_the_sliders_say_and_k_is_what_the_formulas_say() -> None:
-    low, high = figures.k_mark(0, 0, 128), figures.k_mark(1, 1.2, 128)
-    middle = figures.k_mark(0.5, 0.6, 128)
+    low, high = drawings.k_mark(0, 0, 128), drawings.k_mark(1, 1.2, 128)
+    middle = drawings.k_mark(0.5, 0.6, 128)
     assert low["x"] < high["x"]
     assert low["y"] > high["y"]  # up is less on a page
     assert middle["x"] == pytest.approx((low["x"] + high["x"]) / 2, abs=0.1)
     assert middle["y"] == pytest.approx((low["y"] + high["y"]) / 2, abs=0.1)
     assert (low["paper"], low["official"]) == (127, 127)
-    assert (figures.k_mark(0.4, 1.0, 128)["paper"], figures.k_mark(0.4, 1.0, 128)["official"]) == (58, 7)
+    assert (drawings.k_mark(0.4, 1.0, 128)["paper"], drawings.k_mark(0.4, 1.0, 128)["official"]) == (58, 7)
 
 
 def test_samples_are_spread_over_the_collection(service: Service) -> None:

@@ -9,9 +9,10 @@ import torch
 from safetensors import safe_open
 
 from vse_demo import VSE, evaluate
-from vse_demo.data import open_dataset, shipped
-from vse_demo.files import FileError
+from vse_demo.data import open_dataset
 from vse_demo.shipped import MODELS, gallery_file, gallery_photo, load_shipped, read_log
+from vse_demo.utils.files import FileError
+from vse_demo.utils.paths import shipped
 
 FOLDERS = sorted({part for parts in MODELS.values() for part in parts})
 
@@ -57,14 +58,14 @@ def test_an_index_is_what_its_model_computes(galleries, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sentence_finds_its_photo_among_276_it_has_never_seen(galleries, name):
     gallery = galleries[name]
-    metrics = evaluate(gallery.image_vectors, gallery.caption_vectors, torch.from_numpy(gallery.owner))
+    metrics = evaluate(gallery.image_vectors, gallery.caption_vectors, torch.from_numpy(gallery.image_ids))
     assert metrics["t2i"]["r10"] > 55  # 3.6 by chance
     assert metrics["i2t"]["r10"] > 60
 
 
 def test_the_ensemble_is_better_than_its_members(galleries):
     rsum = {
-        name: evaluate(each.image_vectors, each.caption_vectors, torch.from_numpy(each.owner))["rsum"]
+        name: evaluate(each.image_vectors, each.caption_vectors, torch.from_numpy(each.image_ids))["rsum"]
         for name, each in galleries.items()
     }
     assert rsum["ensemble"] > max(rsum["grid-minilm"], rsum["grid-bigru"])

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from vse_demo.files import FileError
-from vse_demo.text import MAX_TOKENS, BiGRU, SubwordTokenizer, TransformerText, WordTokenizer, pad_tokens
+from vse_demo.encoders import MAX_TOKENS, BiGRU, SubwordTokenizer, TransformerText, WordTokenizer, pad_tokens
+from vse_demo.utils.files import FileError
 
 # Words
 

@@ -13,11 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from vse_demo import VSE, TrainConfig, make_config, open_dataset, train
-from vse_demo.batches import Batch, Pairs
 from vse_demo.evaluation import Metrics
-from vse_demo.files import FileError
-from vse_demo.presets import METHODS
-from vse_demo.training import Trainer, build_model, learning_rate
+from vse_demo.training import METHODS, Batch, PairDataset, Trainer, build_model, learning_rate
+from vse_demo.utils.files import FileError
 
 SMALL = {
     "dim": 16, "word_dim": 8, "backbone": "test_efficientnet", "image_size": 64, "backbone_weights": "random",
@@ -88,7 +86,7 @@ def test_the_learning_rate_falls_to_a_tenth(karpathy_folder: Path, tmp_path: Pat
 
 
 def test_the_cosine_schedule_rises_and_falls_to_nothing() -> None:
-    config = make_config("vse+2ad", {"epochs": 4, "schedule": "cosine", "ramp_steps": 10, "learning_rate": 1.0})
+    config = make_config("vse+2ad", {"epochs": 4, "schedule": "cosine", "warmup_steps": 10, "learning_rate": 1.0})
     rates = [learning_rate(config, step, epochs=4, per_epoch=25) for step in range(100)]
     assert rates[0] == pytest.approx(0.1, abs=1e-3)
     assert np.argmax(rates) == 9
@@ -97,11 +95,11 @@ def test_the_cosine_schedule_rises_and_falls_to_nothing() -> None:
 
 
 def test_what_is_judged_and_saved_is_the_average_of_the_weights(karpathy_folder: Path, tmp_path: Path) -> None:
-    train(make_config("vse+2ad", {**SMALL, "epochs": 1, "average": 0.5}), karpathy_folder, tmp_path / "run")
+    train(make_config("vse+2ad", {**SMALL, "epochs": 1, "ema_decay": 0.5}), karpathy_folder, tmp_path / "run")
     stored = load_file(tmp_path / "run" / "last.safetensors")
     key = "image_encoder.projection.linear.weight"
     best = load_file(tmp_path / "run" / "best" / "model.safetensors")[key]
-    assert torch.equal(best, stored[f"average.module.{key}"])
+    assert torch.equal(best, stored[f"ema.module.{key}"])
     assert not torch.equal(best, stored[f"model.{key}"])
 
 
@@ -117,7 +115,7 @@ def test_the_same_seed_gives_the_same_weights(karpathy_folder: Path, tmp_path: P
 def test_a_killed_run_resumes_to_the_same_weights(
     text_epochs: int, karpathy_folder: Path, tmp_path: Path, start_python: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    settings = {**SMALL, "batch_size": 4, "epochs": 6, "checkpoint_steps": 3, "schedule": "cosine", "average": 0.9}
+    settings = {**SMALL, "batch_size": 4, "epochs": 6, "checkpoint_steps": 3, "schedule": "cosine", "ema_decay": 0.9}
     settings |= {"text_epochs": text_epochs}
     flags = ["--mirror", *(part for key, value in settings.items() for part in (f"--{key.replace('_', '-')}", value))]
     command = ["-m", "vse_demo.cli", "train", "--data", karpathy_folder]
@@ -219,13 +217,13 @@ def test_captions_of_one_picture_draw_near_in_text_epochs(scenes: Path, tmp_path
 
 
 def test_mirrored_pictures_are_shown_every_other_time(karpathy_folder: Path, tmp_path: Path) -> None:
-    config = make_config("vse+2ad", {**SMALL, "mirror": True, "cell_dropout": 0.0})
+    config = make_config("vse+2ad", {**SMALL, "mirror": True, "feature_dropout": 0.0})
     data = open_dataset(karpathy_folder).split("train")
     model, config = build_model(config, data.captions)
-    pairs = Pairs.make(data, model, False, tmp_path / "cells", mirror=True)
+    pairs = PairDataset.make(data, model, False, tmp_path / "cells", mirror=True)
     batch = Batch([0, 1, 2, 3, 4, 5, 6, 7], [], torch.empty(0, dtype=torch.int64))
     shown = [Trainer(model, config).cells(pairs, batch, 0, np.random.default_rng(seed)) for seed in range(20)]
-    plain, mirrored = pairs.images[batch.pictures], pairs.mirrored[batch.pictures]
+    plain, mirrored = pairs.images[batch.images], pairs.mirrored[batch.images]
     is_plain = torch.stack([(cells == plain).flatten(1).all(1) for cells in shown])
     is_mirrored = torch.stack([(cells == mirrored).flatten(1).all(1) for cells in shown])
     assert (is_plain ^ is_mirrored).all()
@@ -286,7 +284,7 @@ def test_resuming_a_finished_run_changes_nothing(karpathy_folder: Path, tmp_path
         ({"text": "bert"}, "needs text_backbone"),
         ({"batch_size": 1}, "batch_size must be at least 2, not 1"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
-        ({"cell_dropout": 1.0}, "cell_dropout must be at least 0 and below 1"),
+        ({"feature_dropout": 1.0}, "feature_dropout must be at least 0 and below 1"),
         ({"more_captions": "more.json"}, "more_captions are read in text_epochs, and text_epochs is 0"),
         ({"schedule": "linear"}, "unknown schedule 'linear'; choose one of step, cosine"),
         ({"pooling": "median"}, "unknown pooling 'median'; choose one of mean, max"),

@@ -6,9 +6,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from vse_demo.data import read_image
-from vse_demo.files import FileError
-from vse_demo.vision import Backbone, ImageEncoder, fold_batch_norms, random_view, to_pixels
+from vse_demo.data import random_view, read_image, to_pixels
+from vse_demo.encoders import Backbone, ImageEncoder, fold_batch_norms
+from vse_demo.utils.files import FileError
 
 # Folding
 

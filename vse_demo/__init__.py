@@ -6,12 +6,10 @@ import os
 # could use. Waiting a tenth of a millisecond that way does as well. (It counts only if PyTorch is not loaded yet.)
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from vse_demo.aggregators import POOLINGS, build_pooling
 from vse_demo.data import CaptionedImages, open_dataset
 from vse_demo.evaluation import evaluate, retrieval_ranks
 from vse_demo.explanation import Explanation, explain
-from vse_demo.model import VSE, Ensemble, ModelConfig
-from vse_demo.objectives import (
+from vse_demo.losses import (
     OBJECTIVES,
     AdOpt,
     HardTriplet,
@@ -22,10 +20,10 @@ from vse_demo.objectives import (
     negative_count,
     uniformity,
 )
-from vse_demo.pooling import AdPool, PoolTrace, RankPool
-from vse_demo.presets import PRESETS, make_config
+from vse_demo.model import VSE, Ensemble, ModelConfig
+from vse_demo.pooling import POOLINGS, AdPool, PoolTrace, RankPool, build_pooling
 from vse_demo.retrieval import Gallery
-from vse_demo.training import TrainConfig, train
+from vse_demo.training import PRESETS, TrainConfig, make_config, train
 
 __all__ = [
     "OBJECTIVES",

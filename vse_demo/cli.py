@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from vse_demo.files import FileError
+from vse_demo.utils.files import FileError
 
 INTRODUCTION = """\
 Visual-semantic embedding: pictures and sentences in one space.
@@ -153,7 +153,7 @@ def key_value(text: str) -> tuple[str, Any]:
 
 
 def run_download(chosen: argparse.Namespace) -> None:
-    from vse_demo.download import download
+    from vse_demo.data import download
 
     download(chosen.name, chosen.out)
     print(f"{chosen.name} is in {chosen.out}")
@@ -161,8 +161,7 @@ def run_download(chosen: argparse.Namespace) -> None:
 
 def run_train(chosen: argparse.Namespace) -> None:
     from vse_demo.model import ModelConfig
-    from vse_demo.presets import make_config
-    from vse_demo.training import TrainConfig, train
+    from vse_demo.training import TrainConfig, make_config, train
 
     names = [entry.name for config in (ModelConfig, TrainConfig) for entry in fields(config)]
     given = {name: value for name in names if (value := getattr(chosen, name, None)) is not None}
@@ -189,7 +188,7 @@ def run_evaluate(chosen: argparse.Namespace) -> None:
     progress = not chosen.json
     images = model.encode_images(data.images, progress=progress)
     texts = model.encode_texts(data.captions, progress=progress)
-    metrics = evaluate(images, texts, torch.from_numpy(data.owner), chosen.folds)
+    metrics = evaluate(images, texts, torch.from_numpy(data.image_ids), chosen.folds)
     print(json.dumps(metrics)) if chosen.json else print_metrics(metrics)
 
 
@@ -206,15 +205,15 @@ def run_index(chosen: argparse.Namespace) -> None:
     from filelock import FileLock
 
     from vse_demo.data import open_dataset
-    from vse_demo.files import whole_folder
     from vse_demo.model import load_model
     from vse_demo.retrieval import Gallery
+    from vse_demo.utils.files import recover_folder
 
     model = load_model(chosen.model)
     dataset = open_dataset(chosen.data)
     chosen.gallery.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(chosen.gallery.with_name(f".{chosen.gallery.name}.lock")):  # or two would overwrite each other
-        there = whole_folder(chosen.gallery).exists()
+        there = recover_folder(chosen.gallery).exists()
         gallery = Gallery.load(chosen.gallery, model) if there else Gallery(model)
         added = sum(gallery.add(dataset.split(name)) for name in ([chosen.split] if chosen.split else dataset.splits))
         gallery.save(chosen.gallery, models=chosen.model)

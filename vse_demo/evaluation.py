@@ -14,7 +14,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from vse_demo import kernels
+from vse_demo import ops
 
 RECALLS = (1, 5, 10)
 TIE = 1e-6
@@ -39,64 +39,64 @@ class Metrics(TypedDict):
     captions: int
 
 
-def retrieval_ranks(similarities: Tensor, owner: Tensor, chunk: int = 512) -> tuple[Tensor, Tensor]:
+def retrieval_ranks(similarities: Tensor, image_ids: Tensor, chunk: int = 512) -> tuple[Tensor, Tensor]:
     """Ranks, from 1, in a matrix of similarities (C, I) of C texts and I images.
 
     Returns the rank of the best right text for each image (I,) and of the right image for each text
-    (C,). `owner` (C,) is the index of each text's image; every image has at least one text.
+    (C,). `image_ids` (C,) is the index of each text's image; every image has at least one text.
 
     >>> retrieval_ranks(torch.tensor([[.9, .1], [.8, .3]]), torch.tensor([0, 1]))
     (tensor([1, 1]), tensor([1, 2]))
     """
     texts, images = similarities.shape
-    _check_owner(texts, images, owner)
-    right = _right(similarities, owner)
-    return _count_ranks(lambda rows: similarities[rows], right, images, owner, chunk, tie=0.0)
+    _check_image_ids(texts, images, image_ids)
+    right = _right(similarities, image_ids)
+    return _count_ranks(lambda rows: similarities[rows], right, images, image_ids, chunk, tie=0.0)
 
 
-def evaluate(images: Tensor, texts: Tensor, owner: Tensor, folds: int = 1, chunk: int = 512) -> Metrics:
+def evaluate(images: Tensor, texts: Tensor, image_ids: Tensor, folds: int = 1, chunk: int = 512) -> Metrics:
     """Metrics of image embeddings (I, D) and text embeddings (C, D), compared by dot product.
 
     With `folds`, the images are cut into that many equal consecutive parts, each is searched by
     itself, and the figures are averaged: five folds of 1,000 images are "COCO 1K". The similarities
     are made a chunk of texts at a time and never held as a whole.
     """
-    _check_owner(len(texts), len(images), owner)
+    _check_image_ids(len(texts), len(images), image_ids)
     if folds < 1 or len(images) % folds:
         raise ValueError(f"{len(images)} images do not split into {folds} equal folds")
     size = len(images) // folds
     parts = []
     for first in range(0, len(images), size):
-        mine = (owner >= first) & (owner < first + size)
-        parts.append(_evaluate_fold(images[first : first + size], texts[mine], owner[mine] - first, chunk))
+        mine = (image_ids >= first) & (image_ids < first + size)
+        parts.append(_evaluate_fold(images[first : first + size], texts[mine], image_ids[mine] - first, chunk))
     i2t, t2i = (_mean_direction([part[way] for part in parts]) for way in (0, 1))
     rsum = sum(direction[recall] for direction in (i2t, t2i) for recall in ("r1", "r5", "r10"))
     return {"i2t": i2t, "t2i": t2i, "rsum": rsum, "images": len(images), "captions": len(texts)}
 
 
-def _evaluate_fold(images: Tensor, texts: Tensor, owner: Tensor, chunk: int) -> tuple[Direction, Direction]:
-    right = torch.cat([_right(texts[rows] @ images.T, owner[rows]) for rows in _chunks(owner, chunk)])
-    ranks = _count_ranks(lambda rows: texts[rows] @ images.T, right, len(images), owner, chunk, TIE)
+def _evaluate_fold(images: Tensor, texts: Tensor, image_ids: Tensor, chunk: int) -> tuple[Direction, Direction]:
+    right = torch.cat([_right(texts[rows] @ images.T, image_ids[rows]) for rows in _chunks(image_ids, chunk)])
+    ranks = _count_ranks(lambda rows: texts[rows] @ images.T, right, len(images), image_ids, chunk, TIE)
     return _direction(ranks[0]), _direction(ranks[1])
 
 
 def _count_ranks(
-    block: Callable[[slice], Tensor], right: Tensor, images: int, owner: Tensor, chunk: int, tie: float
+    block: Callable[[slice], Tensor], right: Tensor, images: int, image_ids: Tensor, chunk: int, tie: float
 ) -> tuple[Tensor, Tensor]:
     """Ranks from blocks of similarities (chunk, I) and the similarity of each text to its own image (C,)."""
-    best = right.new_full((images,), -torch.inf).scatter_reduce_(0, owner, right, "amax")
-    text_ranks, image_ranks = torch.empty_like(owner), torch.ones_like(best, dtype=torch.int64)
-    for rows in _chunks(owner, chunk):
+    best = right.new_full((images,), -torch.inf).scatter_reduce_(0, image_ids, right, "amax")
+    text_ranks, image_ranks = torch.empty_like(image_ids), torch.ones_like(best, dtype=torch.int64)
+    for rows in _chunks(image_ids, chunk):
         text_ranks[rows], in_columns = _count_at_least(block(rows), right[rows] - tie, best - tie)
         image_ranks += in_columns  # a text's own image counts too, so ranks begin at 1
-    image_ranks.scatter_add_(0, owner, -(right >= best[owner] - tie).long())  # but right texts are no rivals
+    image_ranks.scatter_add_(0, image_ids, -(right >= best[image_ids] - tie).long())  # but right texts are no rivals
     return image_ranks, text_ranks
 
 
 def _count_at_least(similarities: Tensor, of_rows: Tensor, of_columns: Tensor) -> tuple[Tensor, Tensor]:
     """How many values of each row, and of each column, are at least its own threshold."""
-    if kernels.usable(similarities):
-        counts = kernels.count_at_least(similarities, of_rows, of_columns)
+    if ops.usable(similarities):
+        counts = ops.count_at_least(similarities, of_rows, of_columns)
         broken = bool((counts[0] < 0).any())
     else:
         counts = (similarities >= of_rows.unsqueeze(1)).sum(1), (similarities >= of_columns).sum(0)
@@ -106,12 +106,12 @@ def _count_at_least(similarities: Tensor, of_rows: Tensor, of_columns: Tensor) -
     return counts
 
 
-def _chunks(owner: Tensor, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, len(owner), size)]
+def _chunks(image_ids: Tensor, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, len(image_ids), size)]
 
 
-def _right(similarities: Tensor, owner: Tensor) -> Tensor:
-    return similarities.gather(1, owner.unsqueeze(1)).squeeze(1)
+def _right(similarities: Tensor, image_ids: Tensor) -> Tensor:
+    return similarities.gather(1, image_ids.unsqueeze(1)).squeeze(1)
 
 
 def _direction(ranks: Tensor) -> Direction:
@@ -124,15 +124,15 @@ def _mean_direction(parts: list[Direction]) -> Direction:
     return Direction(**mean)  # type: ignore[typeddict-item]
 
 
-def _check_owner(texts: int, images: int, owner: Tensor) -> None:
-    if owner.shape != (texts,):
-        raise ValueError(f"owner is {tuple(owner.shape)}, {texts} texts need ({texts},)")
-    if owner.dtype != torch.int64:
-        raise TypeError(f"owner is {owner.dtype}, it must be torch.int64: the index of each text's image")
+def _check_image_ids(texts: int, images: int, image_ids: Tensor) -> None:
+    if image_ids.shape != (texts,):
+        raise ValueError(f"image_ids is {tuple(image_ids.shape)}, {texts} texts need ({texts},)")
+    if image_ids.dtype != torch.int64:
+        raise TypeError(f"image_ids is {image_ids.dtype}, it must be torch.int64: the index of each text's image")
     if texts == 0 or images == 0:
         raise ValueError(f"nothing to evaluate: {images} images and {texts} texts")
-    if owner.min() < 0 or owner.max() >= images:
-        raise ValueError(f"owner points outside the {images} images")
-    counts = torch.bincount(owner, minlength=images)
+    if image_ids.min() < 0 or image_ids.max() >= images:
+        raise ValueError(f"image_ids points outside the {images} images")
+    counts = torch.bincount(image_ids, minlength=images)
     if (counts == 0).any():
         raise ValueError(f"image {int((counts == 0).nonzero()[0])} has no text: nothing would be right for it")

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vse_demo.model import VSE, ImageLike
-from vse_demo.pooling import AdPool, PoolTrace
-from vse_demo.text import pad_tokens
+from vse_demo.data.images import ImageLike
+from vse_demo.encoders.tokenizers import pad_tokens
+from vse_demo.model.vse import VSE
+from vse_demo.pooling.adpool import AdPool, PoolTrace
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def explain(model: VSE, image: ImageLike, text: str) -> Explanation:
     if not text.strip():
         raise ValueError("the sentence is empty")
     model.eval()
-    cells = model.read_cells([image]).to(model.device)
+    cells = model.read_image_features([image]).to(model.device)
     tokens, mask = (tensor.to(model.device) for tensor in pad_tokens(model.tokenizer.encode([text])))
     everywhere = torch.ones(cells.shape[:2], dtype=torch.bool, device=cells.device)
     image_features, text_features = model.image_encoder(cells, everywhere), model.text_encoder(tokens, mask)

@@ -17,7 +17,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.ticker import LogLocator
 from PIL import Image
 
-from vse_demo.objectives import negative_count
+from vse_demo.losses.statistics import negative_count
 
 IMAGE, TEXT, RIGHT, WRONG = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PALETTE = (IMAGE, TEXT, RIGHT, WRONG, "#CC79A7", "#56B4E9", "#F0E442", "#000000")
@@ -292,12 +292,12 @@ def plot_trade_off(
 
 
 def plot_space(
-    images: np.ndarray, texts: np.ndarray, owner: np.ndarray, groups: Sequence[str] = (), ax: Axes | None = None
+    images: np.ndarray, texts: np.ndarray, image_ids: np.ndarray, groups: Sequence[str] = (), ax: Axes | None = None
 ) -> Axes:
     """A map (n, 2) of images and texts, each text joined to its image; a group of images has a colour and a shape."""
     ax = _axes(ax, 7, 6)
-    for text, picture in zip(texts, images[owner], strict=True):
-        ax.plot(*np.stack([text, picture]).T, color="#999999", lw=0.4, alpha=0.5, zorder=1)
+    for text, image in zip(texts, images[image_ids], strict=True):
+        ax.plot(*np.stack([text, image]).T, color="#999999", lw=0.4, alpha=0.5, zorder=1)
     ax.scatter(texts[:, 0], texts[:, 1], s=8, color="#BBBBBB", label="texts", zorder=2)
     names = np.array(groups if len(groups) else ["images"] * len(images))
     for number, name in enumerate(dict.fromkeys(names)):

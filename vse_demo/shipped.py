@@ -8,11 +8,14 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import load_file
 
-from vse_demo.data import open_dataset, read_image, shipped
-from vse_demo.files import FileError, read_json
-from vse_demo.layers import check_choice
-from vse_demo.model import VSE, Ensemble
-from vse_demo.retrieval import Gallery
+from vse_demo.data.images import read_image
+from vse_demo.data.layouts import open_dataset
+from vse_demo.model.ensemble import Ensemble
+from vse_demo.model.vse import VSE
+from vse_demo.retrieval.gallery import Gallery
+from vse_demo.utils.checks import check_choice
+from vse_demo.utils.files import FileError, read_json
+from vse_demo.utils.paths import shipped
 
 MODELS = {  # name: the folders of assets/models that it is made of
     "grid-minilm": ("grid-minilm",),
@@ -37,7 +40,7 @@ def load_shipped(name: str = DEFAULT) -> Gallery:
         first.names,
         first.digests,
         first.captions,
-        first.owner,
+        first.image_ids,
         Ensemble.join([part.image_vectors for part in parts]),
         Ensemble.join([part.caption_vectors for part in parts]),
     )

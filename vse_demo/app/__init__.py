@@ -1,0 +1,1 @@
+"""The demo without its command line: what it computes, its page, its map, and its guard."""

@@ -1,0 +1,132 @@
+"""What stands between Gradio and strangers: small requests, known routes, bounded pictures, no errands.
+
+Gradio alone would read a request of any length, decode a picture of any size, and fetch from the
+network what a request names instead of a file.
+"""
+
+import html
+import re
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio import processing_utils
+from PIL import Image
+
+from vse_demo.data.images import read_image
+from vse_demo.utils.files import FileError
+
+MAX_UPLOAD = 20_000_000  # bytes of a picture
+MAX_REQUEST = 2_000_000  # of any other request: a sentence of 100,000 signs is told that it is too long
+ROUTES = {  # of Gradio's API that the page, its API and MCP need
+    "app_id", "call", "cancel", "file", "heartbeat", "info", "mcp", "openapi.json", "queue", "reset", "run",
+    "startup-events", "theme.css", "upload", "upload_progress",
+}  # fmt: skip
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class TooLargeError(Exception):
+    """A request went on after its limit."""
+
+
+class Guard:
+    """ASGI middleware that answers with a sentence instead of passing a bad request on."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if not is_known(scope["path"]):
+            await answer(send, 404, "There is nothing here.")
+            return
+        limit = MAX_UPLOAD + 10_000 if scope["path"].endswith("/upload") else MAX_REQUEST  # an upload has headers
+        seen, started = 0, False
+
+        async def counted() -> MutableMapping[str, Any]:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                raise TooLargeError
+            return message
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        too_large = f"More than {limit:,} bytes are not taken."
+        if declared_length(scope) > limit:
+            await answer(send, 413, too_large)
+            return
+        try:
+            await self.app(scope, counted, watched)
+        except TooLargeError:
+            if not started:
+                await answer(send, 413, too_large)
+
+
+def is_known(path: str) -> bool:
+    """Whether the page needs this route; none that would ask another server is known."""
+    of_api = re.match(r"/gradio_api/([\w.-]*)(.*)", path, re.DOTALL)
+    return of_api is None or (of_api[1] in ROUTES and "://" not in of_api[2])
+
+
+def declared_length(scope: Scope) -> int:
+    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+    return int(lengths[0]) if lengths and lengths[0].isdigit() else 0
+
+
+async def answer(send: Send, status: int, sentence: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": sentence.encode()})
+
+
+def is_free(port: int) -> bool:
+    """Whether this machine can serve at a port."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def bounded(image: gr.Image) -> gr.Image:
+    """Let `read_image` decode what is uploaded, with its limits and its sentences."""
+    image.preprocess = read_upload  # type: ignore[assignment, method-assign]
+    return image
+
+
+def read_upload(upload: Any) -> Image.Image | None:
+    if upload is None:
+        return None
+    try:
+        if not upload.path:
+            raise FileError("Upload the picture as a file")
+        return read_image(Path(upload.path))
+    except FileError as error:
+        raise as_text(error) from error
+
+
+def as_text(error: Exception) -> gr.Error:
+    """For the page, which would take a message for HTML, and a message may name a file."""
+    return gr.Error(html.escape(str(error), quote=False), duration=8, print_exception=False)
+
+
+def block_url_fetch() -> None:
+    """Refuse addresses that a request names instead of a file: the server would fetch them."""
+
+    async def refuse(url: str) -> Any:
+        raise gr.Error("Give a file: nothing is fetched from other servers", duration=8, print_exception=False)
+
+    processing_utils.async_ssrf_protected_get = refuse

@@ -1,0 +1,1 @@
+"""What the page shows, as parts of it: results, attributions, the map, drawings."""

@@ -1,0 +1,195 @@
+"""What the app shows, as pieces of a web page: results to choose from, reasons, curves, the planes of K.
+
+What strangers wrote (captions, file names, queries) reaches the page as text and as nothing else.
+Drawings are SVG in the colours of the page, so they are sharp on every screen and legible on light and
+dark ones. Nothing here touches pyplot, whose figures belong to one thread: a server has many.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from PIL import Image
+
+from vse_demo import plots
+from vse_demo.app.html.drawings import rank_weights
+from vse_demo.app.html.markup import data_url, escape_html, number_text
+from vse_demo.app.service import Attribution, SearchResult
+from vse_demo.explanation import Explanation
+
+AROUND = "<em>(start, end)</em>"  # what a model puts around a sentence
+MARKS = {True: ("right", "✓", "its own"), False: ("wrong", "✗", "not its own")}
+STYLE = """
+.gradio-container { --image: #0072b2; --text: #c27800; --right: #00805d; --wrong: #c24e00; }
+.dark .gradio-container, .gradio-container.dark {
+  --image: #56b4e9; --text: #f0b840; --right: #2bc59a; --wrong: #ff8a4c; }
+.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+.head { margin: 0 0 8px; overflow-wrap: anywhere; }
+.head small { opacity: .75; font-size: 14px; }
+.cards { display: grid; gap: 10px; }
+.cards.pictures { grid-template-columns: repeat(5, 1fr); }
+.cards.samples { grid-template-columns: repeat(4, 1fr); }
+.card { position: relative; padding: 0; overflow: hidden; cursor: pointer; text-align: left; color: inherit;
+  font-weight: 400; font-size: 16px; line-height: 1.4;
+  border: 2px solid var(--border-color-primary); border-radius: 10px; background: var(--background-fill-primary); }
+.card:hover { border-color: var(--color-accent); }
+.card:focus-visible { outline: 3px solid var(--color-accent); outline-offset: 2px; }
+.card[aria-pressed=true] { border-color: var(--color-accent); box-shadow: 0 0 0 1px var(--color-accent); }
+.card img { display: block; width: 100%; aspect-ratio: 4 / 3; object-fit: cover; margin: 0; }
+.card .line { display: flex; align-items: baseline; gap: 8px; padding: 6px 14px; }
+.card .score { font-variant-numeric: tabular-nums; font-weight: 600; }
+.card .caption { overflow-wrap: anywhere; }
+.card .mark { font-weight: 800; }
+.right .mark { color: var(--right); } .wrong .mark { color: var(--wrong); }
+.card.right::before, .card.wrong::before { content: ""; position: absolute; inset: 0 auto 0 0; width: 6px; }
+.card.right::before { background: var(--right); } .card.wrong::before { background: var(--wrong); }
+.reasons { display: grid; grid-template-columns: repeat(3, 1fr); gap: 24px; align-items: start; align-content: start;
+  min-height: 420px; }
+.reasons > .head { grid-column: 1 / -1; margin: 0; }
+.reasons figure { margin: 0; min-width: 0; }
+.reasons h3, .panels h3 { font-size: 15px; margin: 0 0 8px; font-weight: 600; }
+.reasons figcaption { font-size: 13px; opacity: .8; margin-top: 8px; }
+.heat { position: relative; max-height: 300px; max-width: 100%; }
+.heat img { position: absolute; inset: 0; width: 100%; height: 100%; margin: 0; border-radius: 6px; }
+.scale { display: inline-block; width: 70px; height: 10px; border-radius: 5px; vertical-align: -1px;
+  background: linear-gradient(90deg, var(--wrong), transparent, var(--right)); }
+.words { display: flex; flex-wrap: wrap; gap: 8px 7px; }
+.word { display: flex; flex-direction: column; align-items: center; max-width: 100%; }
+.word .bar { position: relative; width: 22px; height: 60px; }
+.word .bar i { position: absolute; inset: auto 0; border-radius: 2px; background: var(--right); }
+.word .bar i.minus { background: var(--wrong); }
+.word b { font-weight: 600; overflow-wrap: anywhere; } .word em { font-weight: 400; font-size: 13px; }
+.word small { font-size: 12px; opacity: .75; font-variant-numeric: tabular-nums; }
+.balance { display: grid; grid-template-columns: auto 1fr; gap: 4px 10px; font-size: 13px; align-items: center; }
+.balance .parts { display: flex; border-radius: 4px; overflow: hidden; line-height: 20px; white-space: nowrap;
+  background: var(--border-color-primary); }
+.balance .parts span { background: var(--image); color: white; padding: 0 6px; }
+.dark .balance .parts span { color: black; }
+.balance .parts em { font-style: normal; padding: 0 6px; }
+.panels { display: grid; grid-template-columns: 1fr 1fr; gap: 24px; }
+.panels figure { margin: 0; min-width: 0; }
+svg .ring { fill: none; stroke: #d55e00; stroke-width: 4; }
+svg.drawing { display: block; width: 100%; height: auto; }
+@media (max-width: 760px) {
+  .reasons, .panels { grid-template-columns: 1fr; }
+  .cards.pictures { grid-template-columns: 1fr 1fr; } .cards.pictures .card:first-child { grid-column: 1 / -1; }
+  .cards.pictures .card:first-child img { aspect-ratio: 16 / 9; }
+}
+"""
+CHOOSE = """
+element.addEventListener('click', event => {
+  const card = event.target.closest('.card');
+  if (!card) return;
+  for (const each of element.querySelectorAll('.card')) each.setAttribute('aria-pressed', each === card);
+  trigger('select', { index: Number(card.dataset.index), value: null });
+});
+"""
+
+
+def image_cards(
+    title: str, found: Sequence[SearchResult], photo: Callable[[str], Image.Image], describe: Callable[[str], str]
+) -> str:
+    """Pictures to choose from, each with its score and, where it is known, a tick or a cross."""
+    cards = [
+        _card(number, f'<img src="{data_url(photo(each.item), 480)}" alt="{escape_html(describe(each.item))}">', each)
+        for number, each in enumerate(found)
+    ]
+    return f'{_head(title, found)}<div class="cards pictures">{"".join(cards)}</div>'
+
+
+def caption_cards(title: str, found: Sequence[SearchResult]) -> str:
+    """The same with captions."""
+    cards = [_card(number, "", each, escape_html(each.item)) for number, each in enumerate(found)]
+    return f'{_head(title, found)}<div class="cards captions">{"".join(cards)}</div>'
+
+
+def sample_cards(names: Sequence[str], photo: Callable[[str], Image.Image], describe: Callable[[str], str]) -> str:
+    """Small pictures to choose from."""
+    cards = [
+        f'<button type="button" class="card" data-index="{number}">'
+        f'<img src="{data_url(photo(name), 160)}" alt="{escape_html(describe(name))}"></button>'
+        for number, name in enumerate(names)
+    ]
+    return f'<div class="cards samples">{"".join(cards)}</div>'
+
+
+def _head(title: str, found: Sequence[SearchResult]) -> str:
+    legend = ""
+    if any(each.right is not None for each in found):
+        legend = ' <small><span class="right"><span class="mark">✓</span> its own</span> · '
+        legend += '<span class="wrong"><span class="mark">✗</span> not its own</span></small>'
+    return f'<p class="head"><strong>{escape_html(title)}</strong>{legend}</p>'
+
+
+def _card(number: int, image: str, found: SearchResult, caption: str = "") -> str:
+    kind, sign, words = MARKS.get(found.right, ("", "", "")) if found.right is not None else ("", "", "")
+    mark = f'<span class="mark">{sign}<span class="unseen">{words}</span></span>' if sign else ""
+    return (
+        f'<button type="button" class="card {kind}" data-index="{number}" aria-pressed="{str(number == 0).lower()}">'
+        f'{image}<span class="line">{mark}<span class="score">{number_text(found.score)}</span>'
+        f'<span class="caption">{caption}</span></span></button>'
+    )
+
+
+def reasons(photo: Image.Image, why: Attribution, usual: float | None) -> str:
+    """The picture coloured by what its parts add, bars over the words, and how the parts were pooled."""
+    scale = "1 would be a perfect match and 0 is none"
+    if usual is not None:
+        scale += f"; a picture and a caption written for it have about {number_text(usual)} here"
+    return (
+        f'<div class="reasons"><p class="head"><strong>Why {number_text(why.score)}?</strong> '
+        f"<small>{scale}.</small></p>{_heat(photo, why)}{_words(why)}{_pooling(why.members)}</div>"
+    )
+
+
+def _heat(photo: Image.Image, why: Attribution) -> str:
+    limit = max(float(np.abs(why.cells).max()), 1e-9)
+    colours = np.zeros((*why.cells.shape, 4), np.uint8)
+    for colour, mine in ((plots.RIGHT, why.cells >= 0), (plots.WRONG, why.cells < 0)):
+        colours[mine, :3] = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    colours[..., 3] = 215 * np.abs(why.cells) / limit
+    smooth = Image.fromarray(colours).resize((192, 192), Image.Resampling.BICUBIC)
+    ratio = photo.width / photo.height
+    return (
+        f"<figure><h3>In the picture</h3>"
+        f'<div class="heat" style="aspect-ratio: {ratio:.3f}; width: {300 * ratio:.0f}px">'
+        f'<img src="{data_url(photo.convert("L"), 640)}" alt="The picture, in grey">'
+        f'<img src="{data_url(smooth, 192)}" alt="What its parts add to the score, as colours"></div>'
+        '<figcaption>lowers <span class="scale"></span> raises the score; all cells add up to it</figcaption></figure>'
+    )
+
+
+def _words(why: Attribution) -> str:
+    words, parts = [*map(escape_html, why.words)], [*why.parts]
+    if why.rest:
+        words, parts = [*words, AROUND], [*parts, why.rest]
+    low, high = min(0.0, *parts), max(1e-9, *parts)
+    bars = []
+    for word, part in zip(words, parts, strict=True):
+        bottom, height = 100 * (min(part, 0) - low) / (high - low), 100 * abs(part) / (high - low)
+        kind = ' class="minus"' if part < 0 else ""
+        bars.append(
+            f'<span class="word"><span class="bar"><i{kind} style="bottom: {bottom:.1f}%; height: {height:.1f}%"></i>'
+            f"</span><b>{word}</b><small>{number_text(part)}</small></span>"
+        )
+    note = "; start and end are tokens that the model puts around a sentence" if why.rest else ""
+    return (
+        f'<figure><h3>In the sentence</h3><div class="words">{"".join(bars)}</div>'
+        f"<figcaption>what each word adds; all add up to the score{note}</figcaption></figure>"
+    )
+
+
+def _pooling(members: Mapping[str, Explanation]) -> str:
+    rows = []
+    for name, member in members.items():
+        for side, what in ((member.image, "picture"), (member.text, "sentence")):
+            token, embedding = side.balance
+            label = f"{what}, {name}" if len(members) > 1 else what
+            rows.append(
+                f'<span>{escape_html(label)}</span><span class="parts"><span style="width: {token:.0%}">{token:.0%} ranks'
+                f"</span><em>{embedding:.0%}</em></span>"
+            )
+    return (
+        f"<figure><h3>How it was pooled</h3>{rank_weights(members)}"
+        f'<div class="balance">{"".join(rows)}</div>'
+        "<figcaption>the weight of each rank, and the share of ranks (the rest is a soft maximum)</figcaption></figure>"
+    )

@@ -1,0 +1,45 @@
+"""What is on disk -> images, captions and splits."""
+
+from vse_demo.data.download import DATASETS, FILES, REPOSITORY, download
+from vse_demo.data.images import (
+    FORMATS,
+    IMAGE_SUFFIXES,
+    MAX_BYTES,
+    MAX_PIXELS,
+    MAX_SIDE,
+    ImageFile,
+    ImageLike,
+    Images,
+    as_image,
+    content_digest,
+    read_image,
+    to_rgb,
+)
+from vse_demo.data.layouts import CaptionedImages, Dataset, merge_duplicates, open_dataset, read_captions
+from vse_demo.data.transforms import random_view, to_pixels
+
+__all__ = [
+    "DATASETS",
+    "FILES",
+    "FORMATS",
+    "IMAGE_SUFFIXES",
+    "MAX_BYTES",
+    "MAX_PIXELS",
+    "MAX_SIDE",
+    "REPOSITORY",
+    "CaptionedImages",
+    "Dataset",
+    "ImageFile",
+    "ImageLike",
+    "Images",
+    "as_image",
+    "content_digest",
+    "download",
+    "merge_duplicates",
+    "open_dataset",
+    "random_view",
+    "read_captions",
+    "read_image",
+    "to_pixels",
+    "to_rgb",
+]

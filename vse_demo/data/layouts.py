@@ -1,0 +1,249 @@
+"""Pictures and their captions, from every layout that people have on disk.
+
+`open_dataset(folder)` recognises
+- Karpathy's layout (Flickr8k, Flickr30K, MS-COCO): `dataset_*.json` beside `images/`;
+- Flickr30K as its Hugging Face copy: `flickr_annotations_30k.csv` beside `flickr30k-images.zip`,
+  read in place, never unpacked;
+- precomputed regions: `{split}_ims.npy` beside `{split}_caps.txt`;
+- any folder of pictures, with a `captions.json` (Karpathy's layout, or file name → captions) or without.
+
+No model is known here: pictures come out as PIL images, captions as strings.
+"""
+
+import csv
+import json
+import os
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from vse_demo.data.images import IMAGE_SUFFIXES, ImageFile, content_digest
+from vse_demo.utils.files import FileError, read_json
+from vse_demo.utils.paths import shipped
+from vse_demo.utils.text import sanitize_text
+
+
+@dataclass(frozen=True)
+class CaptionedImages:
+    """One split: pictures, captions, and which picture each caption describes."""
+
+    images: Sequence[ImageFile] | np.ndarray  # files, or regions (I, N, C)
+    names: list[str]  # of the pictures
+    captions: list[str]
+    image_ids: np.ndarray  # (C,) int64: the index of each caption's picture
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def captions_of(self, image: int) -> list[str]:
+        return [self.captions[index] for index in np.flatnonzero(self.image_ids == image)]
+
+
+class Dataset:
+    """The splits of one folder. `restval`, COCO's spare validation images, counts as `train`."""
+
+    def __init__(self, folder: Path, splits: dict[str, Callable[[], CaptionedImages]]):
+        self.folder = folder
+        self._splits = splits
+
+    @property
+    def splits(self) -> list[str]:
+        return list(self._splits)
+
+    def split(self, name: str) -> CaptionedImages:
+        """One split; every picture that it names is there."""
+        if name not in self._splits:
+            raise FileError(f"{self.folder} has no split {name!r}; it has {', '.join(self.splits)}")
+        return self._splits[name]()
+
+
+def open_dataset(folder: str | Path | None = None) -> Dataset:
+    """Recognise the layout of a folder and read its caption files; pictures are not opened yet.
+
+    Without a folder, the photographs that come with the package.
+    """
+    folder = shipped("gallery") if folder is None else Path(folder)
+    if not folder.is_dir():
+        raise FileError(f"{folder} is not a folder")
+    karpathy = sorted(folder.glob("dataset_*.json"))
+    if len(karpathy) > 1:
+        raise FileError(f"{folder} holds several caption files: {', '.join(path.name for path in karpathy)}; keep one")
+    if karpathy:
+        return _open_karpathy(folder, karpathy[0])
+    if (folder / "flickr_annotations_30k.csv").exists():
+        return _open_hub_copy(folder)
+    if any(folder.glob("*_ims.npy")):
+        return _open_precomputed(folder)
+    if (folder / "captions.json").exists():
+        return _open_captions_json(folder)
+    return _open_image_folder(folder)
+
+
+def merge_duplicates(data: CaptionedImages) -> CaptionedImages:
+    """Count pictures of the same content once, with the captions of all: none can outrank its own copy."""
+    first: dict[str, int] = {}
+    kept: list[int] = []
+    new_index = np.empty(len(data), dtype=np.int64)
+    for index in range(len(data)):
+        digest = content_digest(data.images[index])
+        if digest not in first:
+            first[digest] = len(kept)
+            kept.append(index)
+        new_index[index] = first[digest]
+    images = data.images[kept] if isinstance(data.images, np.ndarray) else [data.images[index] for index in kept]
+    return CaptionedImages(images, [data.names[index] for index in kept], data.captions, new_index[data.image_ids])
+
+
+def read_captions(json_file: Path) -> list[list[str]]:
+    """The captions of each training picture of a file in Karpathy's layout, whether the pictures are there or not."""
+    return [captions for _, captions in _karpathy_records(json_file)["train"]]
+
+
+def _open_karpathy(folder: Path, json_file: Path) -> Dataset:
+    root = folder / "images" if (folder / "images").is_dir() else folder
+    return _dataset(folder, _karpathy_records(json_file), lambda names: _find_files(root, names, json_file))
+
+
+def _karpathy_records(json_file: Path) -> dict[str, list[tuple[str, list[str]]]]:
+    """Name and captions of each picture, by split."""
+    content = read_json(json_file)
+    records = content.get("images") if isinstance(content, dict) else None
+    if not isinstance(records, list):
+        raise FileError(f'{json_file} is not in Karpathy\'s layout: no list under "images"')
+    splits: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+    for number, record in enumerate(records):
+        try:
+            name = str(PurePosixPath(record.get("filepath", "")) / record["filename"])
+            captions = _captions([sentence["raw"] for sentence in record["sentences"]])
+            splits[record.get("split", "all").replace("restval", "train")].append((name, captions))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise FileError(f"{json_file}: record {number} is broken: {error!r}") from error
+    return splits
+
+
+def _open_hub_copy(folder: Path) -> Dataset:
+    table = folder / "flickr_annotations_30k.csv"
+    archive = folder / "flickr30k-images.zip"
+    splits: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                if row["split"] is None or row["filename"] is None:
+                    raise ValueError("its last row is cut off")
+                splits[row["split"]].append((row["filename"], _captions(json.loads(row["raw"]))))
+    except (OSError, KeyError, TypeError, ValueError, RecursionError, csv.Error) as error:
+        raise FileError(f"{table} is not the caption table of the Hugging Face copy: {error!r}") from error
+    return _dataset(folder, splits, lambda names: _find_in_archive(archive, names))
+
+
+def _open_captions_json(folder: Path) -> Dataset:
+    json_file = folder / "captions.json"
+    content = read_json(json_file)
+    if isinstance(content, dict) and isinstance(content.get("images"), list):
+        return _open_karpathy(folder, json_file)
+    try:
+        records = [(str(name), _captions(captions)) for name, captions in content.items()]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise FileError(f"{json_file} must map file names to lists of captions: {error}") from error
+    root = folder / "images" if (folder / "images").is_dir() else folder
+    return _dataset(folder, {"all": records}, lambda names: _find_files(root, names, json_file))
+
+
+def _open_image_folder(folder: Path) -> Dataset:
+    inside = (path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    names = sorted(path.as_posix() for path in inside if not any(part.startswith(".") for part in path.parts))
+    if not names:
+        raise FileError(f"{folder} holds no pictures and no caption file that this program knows")
+    return _dataset(folder, {"all": [(name, []) for name in names]}, lambda found: _find_files(folder, found, folder))
+
+
+def _open_precomputed(folder: Path) -> Dataset:
+    names = sorted(path.name.removesuffix("_ims.npy") for path in folder.glob("*_ims.npy"))
+    return Dataset(folder, {name: lambda name=name: _read_precomputed(folder, name) for name in names})  # type: ignore[misc]
+
+
+def _read_precomputed(folder: Path, split: str) -> CaptionedImages:
+    """Regions (I, N, C), mapped rather than read, with a whole number of captions for each."""
+    regions_file, captions_file = folder / f"{split}_ims.npy", folder / f"{split}_caps.txt"
+    try:
+        regions: np.ndarray = np.lib.format.open_memmap(regions_file, mode="r")  # neither pickles nor archives
+        captions = _captions(captions_file.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+        if regions.dtype.kind not in "fiu":
+            raise ValueError(f"{regions_file.name} holds no numbers but {regions.dtype}")
+    except Exception as error:  # NumPy fails in many ways on broken headers
+        raise FileError(f"cannot read {split!r} of {folder}: {error}") from error
+    if regions.ndim == 2:  # one vector per image, as in the first VSE data
+        regions = regions[:, None]
+    if regions.ndim != 3 or len(regions) == 0 or len(captions) % len(regions):
+        raise FileError(
+            f"{regions_file.name} is {regions.shape} and {captions_file.name} has {len(captions)} lines: "
+            "the captions must be a whole multiple of the images"
+        )
+    image_ids = np.arange(len(captions), dtype=np.int64) // (len(captions) // len(regions))
+    return CaptionedImages(regions, [f"{split} {index}" for index in range(len(regions))], captions, image_ids)
+
+
+def _dataset(
+    folder: Path,
+    splits: dict[str, list[tuple[str, list[str]]]],
+    find: Callable[[list[str]], Sequence[ImageFile]],
+) -> Dataset:
+    if not splits:
+        raise FileError(f"the caption file of {folder} names no pictures")
+
+    def load(records: list[tuple[str, list[str]]]) -> CaptionedImages:
+        names = [name for name, _ in records]
+        captions = [caption for _, of_image in records for caption in of_image]
+        image_ids = np.repeat(np.arange(len(records)), [len(of_image) for _, of_image in records]).astype(np.int64)
+        return CaptionedImages(find(names), [sanitize_text(name) for name in names], captions, image_ids)
+
+    return Dataset(folder, {name: lambda records=records: load(records) for name, records in splits.items()})  # type: ignore[misc]
+
+
+def _find_files(root: Path, names: list[str], listed_in: Path) -> list[Path]:
+    inside = root.resolve()
+    paths = [root / name for name in names]
+    for path, name in zip(paths, names, strict=True):
+        try:
+            outside = not path.resolve().is_relative_to(inside)
+        except (OSError, RuntimeError, ValueError):  # a link to itself, a name that no file can have
+            outside = True
+        if outside:
+            raise FileError(f"{listed_in}: {name!r} lies outside {root}; pictures must be inside the folder")
+    missing = [name for name, path in zip(names, paths, strict=True) if not os.path.isfile(path)]
+    _refuse_missing(missing, len(names), root)
+    return paths
+
+
+def _find_in_archive(archive: Path, names: list[str]) -> list[zipfile.Path]:
+    try:
+        opened = zipfile.ZipFile(archive)
+    except Exception as error:  # see content_digest
+        raise FileError(f"{archive} cannot be read: {error}") from error
+    for member in opened.namelist():  # nothing is unpacked, but an honest archive has no such names
+        parts = member.replace("\\", "/").removesuffix("/").split("/")
+        if "" in parts or ".." in parts:  # and names with // make zipfile.Path search forever (CVE-2024-8088)
+            raise FileError(f"{archive} holds {member!r}, which would lie outside it: get it again")
+    members = {PurePosixPath(member).name: member for member in opened.namelist() if "__MACOSX" not in member}
+    _refuse_missing([name for name in names if name not in members], len(names), archive)
+    return [zipfile.Path(opened, members[name]) for name in names]
+
+
+def _refuse_missing(missing: list[str], total: int, place: Path) -> None:
+    if missing:
+        some = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+        raise FileError(f"{len(missing)} of {total} pictures are not in {place}: {some}")
+
+
+def _captions(values: Any) -> list[str]:
+    if not isinstance(values, list):
+        raise ValueError(f"captions must be a list of sentences, not {values!r}")
+    captions = [sanitize_text(value).strip() if isinstance(value, str) else "" for value in values]
+    if not all(captions):
+        raise ValueError(f"a caption must be a sentence, not {values[captions.index('')]!r}")
+    return captions

@@ -1,0 +1,58 @@
+"""Pictures -> (B, N, D) features: grid cells of a CNN, patches of a ViT, or precomputed regions.
+
+An `ImageEncoder` has two halves. The backbone turns pixels into cells (B, N, C); while it is frozen
+its cells can be computed once and kept (see `features`). The projection turns cells into features of
+the joint dimension and is always trained. Regions come from a detector that is not part of this
+project: they enter after the backbone.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from vse_demo.data.transforms import to_pixels
+from vse_demo.encoders.backbone import Backbone
+from vse_demo.encoders.projection import Projection
+from vse_demo.utils.checks import check_choice
+from vse_demo.utils.tensors import round_to_half
+
+VISIONS = ("grid", "patch", "region")
+
+
+class ImageEncoder(nn.Module):
+    """Cells (B, N, C) -> features (B, N, dim), and the backbone that makes cells from pictures."""
+
+    def __init__(
+        self,
+        dim: int,
+        kind: str = "grid",
+        backbone: str = "tf_efficientnet_lite0",
+        image_size: int = 224,
+        region_dim: int = 2048,
+        projection: str = "mlp",
+    ):
+        super().__init__()
+        check_choice(kind, VISIONS, "vision")
+        self.backbone = None if kind == "region" else Backbone(backbone, image_size, kind)
+        self.feature_dim = region_dim if self.backbone is None else self.backbone.dim
+        self.projection = Projection(self.feature_dim, dim, projection)
+
+    def forward(self, cells: Tensor, mask: Tensor) -> Tensor:
+        if cells.shape[-1] != self.feature_dim:
+            raise ValueError(f"cells have {cells.shape[-1]} channels, this encoder takes {self.feature_dim}")
+        return self.projection(cells, mask)
+
+    def cells(self, images: Sequence[Image.Image]) -> Tensor:
+        """The backbone's view of RGB pictures: (B, N, C)."""
+        if self.backbone is None:
+            raise TypeError("this model takes precomputed regions (B, N, C), not pictures")
+        pixels = to_pixels(images, self.backbone.image_size).to(self.backbone.mean.device)
+        return self.backbone(pixels.contiguous(memory_format=torch.channels_last))
+
+    def freeze_backbone(self) -> None:
+        """Keep the backbone as it is, in the precision that it will be stored in."""
+        if self.backbone is not None:
+            self.backbone.requires_grad_(False)
+            round_to_half(self.backbone)

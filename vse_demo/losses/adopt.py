@@ -1,0 +1,68 @@
+"""AdOpt: InfoNCE over the K hardest negatives of a batch."""
+
+import torch
+from torch import Tensor, nn
+
+from vse_demo.losses.base import Objective
+from vse_demo.losses.statistics import negative_count
+from vse_demo.utils.checks import VARIANTS, check_choice
+
+
+class AdOpt(Objective):
+    """InfoNCE over the K hardest negatives, K falling as the space gets aligned and uniform.
+
+    Zhang et al., EACL 2023, arXiv:2210.02206, section 3.3. `paper` keeps to the equations: only
+    negatives in the denominator, no margin, the two directions summed. `official` keeps to the
+    authors' code: the positive in the denominator, a margin of 0.2 on the negatives, the directions
+    averaged, and its own formula for K, the one that gives the falling curve of the paper's figure.
+    Unlike that code, a pair's own positive can never be chosen as its negative.
+
+    With C texts of B images the text side chooses K of B images, and the image side the same
+    share of the C texts. `fixed_k` replaces the schedule by one number for both sides.
+    """
+
+    def __init__(
+        self,
+        variant: str = "official",
+        temperature: float = 0.05,
+        margin: float | None = None,  # None: 0 for the paper's variant, 0.2 for the official one
+        fixed_k: int | None = None,
+    ):
+        super().__init__()
+        self.variant = check_choice(variant, VARIANTS, "AdOpt variant")
+        if temperature <= 0:
+            raise ValueError(f"temperature must be above 0, got {temperature}")
+        if fixed_k is not None and fixed_k < 1:
+            raise ValueError(f"fixed_k must be at least 1, got {fixed_k}")
+        self.temperature = temperature
+        self.margin = margin if margin is not None else {"paper": 0.0, "official": 0.2}[variant]
+        self.fixed_k = fixed_k
+        self.uniformity_variant = variant
+
+    def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor]:
+        true = similarities.gather(1, image_ids.unsqueeze(1)).squeeze(1) / self.temperature  # (C,)
+        texts, images = similarities.shape
+        k_images, k_texts = self.count(images), self.count(texts)
+        self.statistics["k"] = float(k_images)
+        by_text = self.negatives(similarities, positive, k_images)  # (C,)
+        by_image = self.negatives(similarities.T, positive.T, k_texts)[image_ids]  # (B,) -> (C,)
+        return self.info_nce(true, by_text), self.info_nce(true, by_image)
+
+    def count(self, candidates: int) -> int:
+        if self.fixed_k is not None:
+            return min(self.fixed_k, candidates - 1)
+        return negative_count(self.statistics["alignment"], self.statistics["uniformity"], candidates, self.variant)
+
+    def negatives(self, similarities: Tensor, positive: Tensor, k: int) -> Tensor:
+        """log Σ exp over the k hardest negatives of each row, with margin and temperature."""
+        hardest = similarities.masked_fill(positive, -torch.inf).topk(k, dim=1, sorted=False).values
+        return ((hardest + self.margin) / self.temperature).logsumexp(1)
+
+    def info_nce(self, true: Tensor, negatives: Tensor) -> Tensor:
+        if self.variant == "paper":
+            return negatives - true
+        return nn.functional.softplus(negatives - true)  # −log(e^true / (e^true + e^negatives))
+
+    def reduce(self, per_text: Tensor, per_image: Tensor) -> Tensor:
+        total = per_text.mean() + per_image.mean()
+        return total if self.variant == "paper" else total / 2

@@ -1,0 +1,58 @@
+"""The triplet losses of VSE and VSE++."""
+
+import torch
+from torch import Tensor
+
+from vse_demo.losses.base import Objective
+
+
+class HardTriplet(Objective):
+    """Hinge on the single hardest negative of each pair, both ways (VSE++, arXiv:1707.05612)."""
+
+    def __init__(self, margin: float = 0.2):
+        super().__init__()
+        self.margin = margin
+
+    def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor]:
+        self.statistics["k"] = 1.0
+        true = similarities.gather(1, image_ids.unsqueeze(1)).squeeze(1)
+        wrong = similarities.masked_fill(positive, -torch.inf)
+        return (
+            (self.margin - true + wrong.amax(1)).relu(),
+            (self.margin - true + wrong.amax(0)[image_ids]).relu(),
+        )
+
+
+class SumOfViolations(Objective):
+    """Hinge on every negative of each pair, summed: the classic ranking loss of VSE."""
+
+    def __init__(self, margin: float = 0.2):
+        super().__init__()
+        self.margin = margin
+
+    def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor]:
+        self.statistics["k"] = float(similarities.shape[1] - 1)
+        true = similarities.gather(1, image_ids.unsqueeze(1))
+        wrong = similarities.masked_fill(positive, -torch.inf)
+        return (
+            (self.margin - true + wrong).relu().sum(1),
+            (self.margin - true + wrong.T[image_ids]).relu().sum(1),  # (C, C): the texts of other images
+        )
+
+
+class ScheduledTriplet(Objective):
+    """The VSE++ schedule: every negative in the first epoch, the hardest one afterwards."""
+
+    def __init__(self, margin: float = 0.2):
+        super().__init__()
+        self.phases = (SumOfViolations(margin), HardTriplet(margin))
+        self.phase = 0
+
+    def start_epoch(self, epoch: int) -> None:
+        self.phase = min(epoch, 1)
+
+    def forward(self, images: Tensor, texts: Tensor, image_ids: Tensor) -> Tensor:
+        objective = self.phases[self.phase]
+        loss = objective(images, texts, image_ids)
+        self.statistics = objective.statistics
+        return loss

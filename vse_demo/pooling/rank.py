@@ -1,0 +1,35 @@
+"""Mean, max and k-max as one idea: sort, then a weighted sum."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from vse_demo.pooling.functional import real_rows, sort_rows, weighted_sum
+
+
+class RankPool(nn.Module):
+    """Sort → weighted sum with fixed weights, the first for the largest value of each dimension.
+
+    `[1]` is max pooling, `[1] * k` the mean of the k largest, `None` (equal weights for all rows)
+    the mean. Ranks past the end of `weights` count nothing. The weights are scaled to sum to 1 over
+    the real rows of each item, so 5-max of a set of three is the mean of the three.
+
+    >>> RankPool([1, 1])(torch.tensor([[[1.], [5.], [3.]]]))
+    tensor([[4.]])
+    """
+
+    def __init__(self, weights: Sequence[float] | None = None):
+        super().__init__()
+        if weights is not None and not (len(weights) and weights[0] > 0 and min(weights) >= 0):
+            raise ValueError(f"rank weights must be at least 0, and the first above 0; got {list(weights)}")
+        self.weights = None if weights is None else tuple(map(float, weights))
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        mask = real_rows(features, mask)
+        if self.weights is None:  # every rank counts the same: there is nothing to sort
+            real = features if mask.all() else features.masked_fill(~mask.unsqueeze(-1), 0)
+            return real.sum(1) / mask.sum(1, keepdim=True)
+        values, ranks = sort_rows(features, mask)
+        given = features.new_tensor(self.weights[: features.shape[1]])
+        weights = nn.functional.pad(given, (0, features.shape[1] - len(given))) * ranks  # (B, N)
+        return weighted_sum(weights / weights.sum(1, keepdim=True), values)

@@ -1,0 +1,100 @@
+"""The folder of a run: its settings, and checkpoints that survive a kill."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from vse_demo.model.config import ModelConfig
+from vse_demo.model.vse import VSE, load_tokenizer
+from vse_demo.training.config import TrainConfig
+from vse_demo.training.log import Log
+from vse_demo.training.trainer import Trainer
+from vse_demo.utils.files import FileError, read_json, write_atomic, write_json
+from vse_demo.utils.tensors import update_digest
+
+
+class Run:
+    """The folder of one training run."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.config_file = folder / "config.json"
+        self.metrics_file = folder / "metrics.jsonl"
+        self.checkpoint_file = folder / "last.safetensors"
+
+    def refuse_to_overwrite(self) -> None:
+        if self.config_file.exists():
+            raise FileError(f"{self.folder} holds a run already: --resume continues it, another --out starts a new one")
+
+    def start(self, trainer: Trainer) -> None:
+        """Write all that a resumed run needs; the config comes last and makes it a run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        trainer.model.tokenizer.save(self.folder)
+        self.save_checkpoint(trainer)
+        write_json(self.config_file, asdict(trainer.config))
+
+    def resume(self, device: str) -> Trainer:
+        """The trainer as it was at the last checkpoint."""
+        content = read_json(self.config_file)
+        try:
+            config = TrainConfig(**{**content, "model": ModelConfig(**content["model"])})
+            model = VSE(config.model, load_tokenizer(config.model, self.folder))
+            trainer = Trainer(model.to(device), config)
+        except FileError:
+            raise
+        except (TypeError, KeyError, ValueError, AttributeError, RuntimeError) as error:
+            raise FileError(f"{self.config_file} is not the config of a run: {error}") from error
+        self.load_checkpoint(trainer)
+        return trainer
+
+    def open_log(self, step: int, tensorboard: bool) -> "Log":
+        return Log(self.metrics_file, step, self.folder / "tensorboard" if tensorboard else None)
+
+    def save_checkpoint(self, trainer: Trainer) -> None:
+        """Weights, optimizer and place in the run, in one file that appears whole."""
+        names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+        tensors = {f"model.{name}": tensor.contiguous() for name, tensor in trainer.model.state_dict().items()}
+        for parameter, state in trainer.optimizer.state.items():
+            tensors |= {f"adam.{key}.{names[id(parameter)]}": value.contiguous() for key, value in state.items()}
+        if trainer.ema is not None:
+            tensors |= {f"ema.{name}": tensor.contiguous() for name, tensor in trainer.ema.state_dict().items()}
+        metadata = {"step": str(trainer.step), "best": json.dumps(trainer.best)}
+        metadata["digest"] = self.digest(trainer, tensors, metadata)
+        write_atomic(self.checkpoint_file, save(tensors, metadata))
+
+    def digest(self, trainer: Trainer, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+        """A fingerprint of all that a run goes on from: settings, tokenizer, weights, place."""
+        settings = json.dumps([asdict(trainer.config), metadata["step"], metadata["best"]], sort_keys=True)
+        digest = hashlib.blake2b(settings.encode(), digest_size=16)
+        digest.update((self.folder / trainer.model.tokenizer.FILE).read_bytes())
+        update_digest(digest, tensors)
+        return digest.hexdigest()
+
+    def load_checkpoint(self, trainer: Trainer) -> None:
+        """Go back to the last checkpoint."""
+        try:
+            with safe_open(self.checkpoint_file, "pt") as file:
+                metadata = file.metadata()
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if metadata["digest"] != self.digest(trainer, tensors, metadata):
+                raise ValueError("it, config.json or the tokenizer is not as it was saved")
+            trainer.model.load_state_dict(_part(tensors, "model."))
+            if trainer.ema is not None:
+                trainer.ema.load_state_dict(_part(tensors, "ema."))
+            for name, parameter in trainer.model.named_parameters():
+                keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"adam.{key}.{name}" in tensors]
+                if keys:
+                    trainer.optimizer.state[parameter] = {key: tensors[f"adam.{key}.{name}"] for key in keys}
+            trainer.step, trainer.best = int(metadata["step"]), json.loads(metadata["best"])
+        except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
+            raise FileError(f"{self.checkpoint_file} is not a checkpoint of this run: {error}") from error
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,30 @@
+"""Small things that are done to tensors everywhere."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def update_digest(digest: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Let the names and contents of tensors take part in a fingerprint, a `hashlib` object."""
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+@torch.no_grad()
+def round_to_half(module: nn.Module) -> None:
+    """Round the matrices of a frozen module to what fp16 can hold, the precision they are stored in.
+
+    Features cached in training are then exactly those that the saved model computes. Vectors (biases,
+    norms and their running statistics) are few and stay fp32.
+    """
+    for parameter in module.parameters():
+        if parameter.dim() >= 2:
+            parameter.copy_(parameter.half().float())
+
+
+def l2_normalize(vectors: Tensor) -> Tensor:
+    return nn.functional.normalize(vectors, dim=-1)
