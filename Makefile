@@ -3,14 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help app notebooks html test lint clean
+.PHONY: help app notebooks html check test lint benchmark clean
 
 help:
 	@echo "make app        the demo in your browser; ARGS=\"--port 7861\" goes to app.py"
 	@echo "make notebooks  the lessons in JupyterLab"
 	@echo "make html       the lessons as web pages, in site/"
-	@echo "make test       all tests"
-	@echo "make lint       style and types"
+	@echo "make check      the unit tests, in a minute"
+	@echo "make test       all tests: also slow ones, the page in a browser, the lessons"
+	@echo "make lint       style, types, and the order of imports"
+	@echo "make benchmark  how fast it is here; ARGS=\"--only pooling\" for one section"
 
 app: $(VENV)/installed-app
 	$(BIN)/python app.py $(ARGS)
@@ -21,6 +23,9 @@ notebooks: $(VENV)/installed-notebooks
 html: $(VENV)/installed-notebooks
 	$(BIN)/python scripts/make_site.py --out site
 
+check: $(VENV)/installed-check
+	$(BIN)/python -m pytest -m "not slow and not browser and not notebook" tests vse_demo $(ARGS)
+
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(ARGS)
 
@@ -29,6 +34,9 @@ lint: $(VENV)/installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+benchmark: $(VENV)/installed-benchmark
+	$(BIN)/python -m benchmarks.run $(ARGS)
 
 clean:
 	rm -rf $(VENV) build site *.egg-info

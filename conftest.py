@@ -1,19 +1,28 @@
-"""What nbval leaves out when it runs the lessons: their figures.
+"""How all tests are run: the lessons too, their figures compared, and at the end what was left out.
 
-nbval runs each cell and compares its output with the stored one, but passes over pictures. Here they are compared
-too: coarsely enough that the rounding of another CPU does not show, finely enough that another photo or curve does.
-A cell whose figure shows a measured time, or is drawn live, has the tag `figure-varies`; its text is still compared.
+Where nbval is installed and the folder `notebooks` is tested, it runs each cell of a lesson and compares its output
+with the stored one, but passes over images. Here they are compared too: coarsely enough that the rounding of another
+CPU does not show, finely enough that another photo or curve does. A cell whose figure shows a measured time, or is
+drawn live, has the tag `figure-varies`; its text is still compared.
+
+Markers (see pyproject.toml) separate unit tests from the rest. Cells of lessons and tests that use the fixture
+`browser` get theirs here.
 """
 
 import base64
 import io
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from nbval.plugin import IPyNbCell
 from PIL import Image, ImageChops, ImageFilter
+
+try:
+    from nbval.plugin import IPyNbCell
+except ImportError:  # unit tests do without
+    IPyNbCell = None
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # kernels inherit it: no lesson may look outside
 
@@ -24,9 +33,49 @@ BLUR = ImageFilter.GaussianBlur(3)  # before that: a line may be drawn a pixel l
 LEVELS = 12  # of 256, by which a block must differ to count
 SHARE = 0.02  # of the blocks that may differ
 
+MARKERS = ("slow", "browser", "notebook")
+LEFT_OUT = pytest.StashKey[Counter[str]]()  # how many tests of each marker were deselected
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = Counter()
+    if IPyNbCell is not None:
+        config.option.nbval = config.option.nbval_current_env = True
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if is_cell(item):
+        item.add_marker("notebook")
+    if "browser" in getattr(item, "fixturenames", ()):
+        item.add_marker("browser")
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        item.config.stash[LEFT_OUT].update(name for name in MARKERS if item.get_closest_marker(name))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was not run, and how to have it run."""
+    left_out = config.stash[LEFT_OUT]
+    skipped = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    if not left_out and not skipped:
+        return
+    terminalreporter.section("not run")
+    if left_out:
+        counts = ", ".join(f"{left_out[name]} {name}" for name in MARKERS if left_out[name])
+        terminalreporter.line(f"left out by their markers: {counts}. Everything runs with: make test")
+    for reason, count in skipped.items():
+        terminalreporter.line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
+
+
+def is_cell(item: pytest.Item) -> bool:
+    """Whether a test is a cell of a lesson."""
+    return IPyNbCell is not None and isinstance(item, IPyNbCell)
+
 
 def figures(outputs: Sequence[dict]) -> list[Image.Image]:
-    """The pictures among a cell's outputs, in their order."""
+    """The images among a cell's outputs, in their order."""
     coded = [data[kind] for output in outputs for kind in IMAGE_SUFFIXES if kind in (data := output.get("data", {}))]
     return [Image.open(io.BytesIO(base64.b64decode(code))).convert("RGB") for code in coded]
 
@@ -48,7 +97,7 @@ def difference(stored: Sequence[Image.Image], drawn: Sequence[Image.Image]) -> s
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield
-    if not isinstance(item, IPyNbCell) or not item.options["check"]:
+    if not is_cell(item) or not item.options["check"]:
         return
     if "figure-varies" not in item.cell.metadata.get("tags", []):
         problem = difference(figures(item.cell.outputs), figures(item.test_outputs))
