@@ -117,7 +117,8 @@ def objective() -> Iterator[Row]:
 
     adopt = AdOpt("official")
     matrix = {
-        size: step(lambda images, texts: adopt(images, texts, torch.arange(len(images))), size) for size in (256, 1024)
+        size: step(lambda images, texts: adopt(images, texts, torch.arange(len(images))).loss, size)
+        for size in (256, 1024)
     }
     gathered = step(_loss_by_gathering, 256)  # at 1,024 its vectors would take 8 GB
     yield compare("AdOpt, B = 256, d = 1024", "gathering B × B × D", "≥ 10", matrix[256], gathered, 5)

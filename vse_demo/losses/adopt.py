@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from vse_demo.losses.base import Objective
-from vse_demo.losses.statistics import negative_count
+from vse_demo.losses.statistics import alignment, negative_count, uniformity
 from vse_demo.utils.checks import VARIANTS, check_choice
 
 
@@ -14,18 +14,24 @@ class AdOpt(Objective):
     Zhang et al., EACL 2023, arXiv:2210.02206, section 3.3. `paper` keeps to the equations: only
     negatives in the denominator, no margin, the two directions summed. `official` keeps to the
     authors' code: the positive in the denominator, a margin of 0.2 on the negatives, the directions
-    averaged, and its own formula for K, the one that gives the falling curve of the paper's figure.
-    Unlike that code, a pair's own positive can never be chosen as its negative.
+    averaged, and its own formulas for uniformity and K, which give the falling curve of the paper's
+    figure. Unlike that code, a pair's own positive can never be chosen as its negative.
 
     With C texts of B images the text side chooses K of B images, and the image side the same
-    share of the C texts. `fixed_k` replaces the schedule by one number for both sides.
+    share of the C texts.
+
+    Args:
+        variant: `official` or `paper`.
+        temperature: divides the similarities; colder (smaller) lets the hardest negatives dominate.
+        margin: added to the negatives; None is 0 for `paper` and 0.2 for `official`.
+        fixed_k: one K for both sides, in place of the schedule.
     """
 
     def __init__(
         self,
         variant: str = "official",
         temperature: float = 0.05,
-        margin: float | None = None,  # None: 0 for the paper's variant, 0.2 for the official one
+        margin: float | None = None,
         fixed_k: int | None = None,
     ):
         super().__init__()
@@ -37,21 +43,25 @@ class AdOpt(Objective):
         self.temperature = temperature
         self.margin = margin if margin is not None else {"paper": 0.0, "official": 0.2}[variant]
         self.fixed_k = fixed_k
-        self.uniformity_variant = variant
 
-    def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor, int]:
         true = similarities.gather(1, image_ids.unsqueeze(1)).squeeze(1) / self.temperature  # (C,)
-        texts, images = similarities.shape
-        k_images, k_texts = self.count(images), self.count(texts)
-        self.statistics["k"] = float(k_images)
+        k_texts, k_images = self.counts(similarities.detach(), image_ids)
         by_text = self.negatives(similarities, positive, k_images)  # (C,)
         by_image = self.negatives(similarities.T, positive.T, k_texts)[image_ids]  # (B,) -> (C,)
-        return self.info_nce(true, by_text), self.info_nce(true, by_image)
+        return self.info_nce(true, by_text), self.info_nce(true, by_image), k_images
 
-    def count(self, candidates: int) -> int:
+    def counts(self, similarities: Tensor, image_ids: Tensor) -> tuple[int, int]:
+        """K of the texts and K of the images, from similarities (C, B)."""
+        texts, images = similarities.shape
         if self.fixed_k is not None:
-            return min(self.fixed_k, candidates - 1)
-        return negative_count(self.statistics["alignment"], self.statistics["uniformity"], candidates, self.variant)
+            return min(self.fixed_k, texts - 1), min(self.fixed_k, images - 1)
+        measures = [alignment(similarities, image_ids), uniformity(similarities, image_ids, self.variant)]
+        aligned, uniform = torch.stack(measures).tolist()  # together: a GPU is waited for once
+        return (
+            negative_count(aligned, uniform, texts, self.variant),
+            negative_count(aligned, uniform, images, self.variant),
+        )
 
     def negatives(self, similarities: Tensor, positive: Tensor, k: int) -> Tensor:
         """log Σ exp over the k hardest negatives of each row, with margin and temperature."""
@@ -59,10 +69,12 @@ class AdOpt(Objective):
         return ((hardest + self.margin) / self.temperature).logsumexp(1)
 
     def info_nce(self, true: Tensor, negatives: Tensor) -> Tensor:
+        """The loss of each pair from its scaled similarity and the log-sum of its negatives."""
         if self.variant == "paper":
             return negatives - true
         return nn.functional.softplus(negatives - true)  # −log(e^true / (e^true + e^negatives))
 
     def reduce(self, per_text: Tensor, per_image: Tensor) -> Tensor:
+        """The directions summed for the paper's variant, averaged for the authors'."""
         total = per_text.mean() + per_image.mean()
         return total if self.variant == "paper" else total / 2

@@ -9,16 +9,25 @@ from vse_demo.utils.checks import VARIANTS, check_choice
 
 
 def alignment(similarities: Tensor, image_ids: Tensor | None = None) -> Tensor:
-    """Mean similarity of the true pairs in (C, B) similarities; without `image_ids`, of the diagonal."""
+    """Mean similarity of the true pairs.
+
+    Args:
+        similarities: (C, B) of C texts and B images.
+        image_ids: (C,) the index of each text's image; without it, the diagonal.
+    """
     image_ids = checked_image_ids(similarities, image_ids)
     return similarities.gather(1, image_ids.unsqueeze(1)).mean()
 
 
 def uniformity(similarities: Tensor, image_ids: Tensor | None = None, variant: str = "paper") -> Tensor:
-    """How evenly the space is filled, from (C, B) similarities.
+    """How evenly the space is filled.
 
-    `paper`: log of the mean of exp(similarity) over all pairs; *lower* is more uniform.
-    `official` (the authors' code): mean of exp(−similarity), with the true pairs set to 0 first.
+    Args:
+        similarities: (C, B) of C texts and B images.
+        image_ids: (C,) the index of each text's image; without it, the diagonal.
+        variant: `paper` is the log of the mean of exp(similarity) over all pairs; *lower* is more uniform.
+            `official`, as in the authors' code, is the mean of exp(−similarity), with the true pairs set to 0 first;
+            *higher* is more uniform.
     """
     check_choice(variant, VARIANTS, "uniformity variant")
     if variant == "paper":
@@ -29,6 +38,15 @@ def uniformity(similarities: Tensor, image_ids: Tensor | None = None, variant: s
 
 def negative_count(alignment: float, uniformity: float, batch_size: int, variant: str = "paper") -> int:
     """K, the number of hardest negatives to learn from, between 1 and batch_size − 1.
+
+    Args:
+        alignment: of the batch.
+        uniformity: of the batch, by the definition of the same variant.
+        batch_size: number of candidates, the right one included.
+        variant: `paper` or `official`, whose formula to use.
+
+    Raises:
+        FloatingPointError: if alignment or uniformity is not finite.
 
     >>> negative_count(0.0, 0.0, 128), negative_count(1.0, 1.0, 128)
     (127, 1)
@@ -45,7 +63,7 @@ def negative_count(alignment: float, uniformity: float, batch_size: int, variant
 
 
 def checked_image_ids(similarities: Tensor, image_ids: Tensor | None) -> Tensor:
-    """The picture of each caption: as given, if there is one for each, or the diagonal."""
+    """The image of each text: as given, if there is one for each, or the diagonal."""
     if image_ids is not None and image_ids.shape != similarities.shape[:1]:
         raise ValueError(f"image_ids is {tuple(image_ids.shape)}, similarities need {tuple(similarities.shape[:1])}")
     return _diagonal(similarities) if image_ids is None else image_ids

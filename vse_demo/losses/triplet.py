@@ -4,22 +4,23 @@ import torch
 from torch import Tensor
 
 from vse_demo.losses.base import Objective
+from vse_demo.losses.terms import LossTerms
 
 
 class HardTriplet(Objective):
-    """Hinge on the single hardest negative of each pair, both ways (VSE++, arXiv:1707.05612)."""
+    """Hinge on the single hardest negative of each pair, in both directions (VSE++, arXiv:1707.05612)."""
 
     def __init__(self, margin: float = 0.2):
         super().__init__()
         self.margin = margin
 
-    def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor]:
-        self.statistics["k"] = 1.0
+    def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor, int]:
         true = similarities.gather(1, image_ids.unsqueeze(1)).squeeze(1)
         wrong = similarities.masked_fill(positive, -torch.inf)
         return (
             (self.margin - true + wrong.amax(1)).relu(),
             (self.margin - true + wrong.amax(0)[image_ids]).relu(),
+            1,
         )
 
 
@@ -30,18 +31,18 @@ class SumOfViolations(Objective):
         super().__init__()
         self.margin = margin
 
-    def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor]:
-        self.statistics["k"] = float(similarities.shape[1] - 1)
+    def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor, int]:
         true = similarities.gather(1, image_ids.unsqueeze(1))
         wrong = similarities.masked_fill(positive, -torch.inf)
         return (
             (self.margin - true + wrong).relu().sum(1),
             (self.margin - true + wrong.T[image_ids]).relu().sum(1),  # (C, C): the texts of other images
+            similarities.shape[1] - 1,
         )
 
 
 class ScheduledTriplet(Objective):
-    """The VSE++ schedule: every negative in the first epoch, the hardest one afterwards."""
+    """The schedule of VSE++: every negative in the first epoch, the hardest one afterwards."""
 
     def __init__(self, margin: float = 0.2):
         super().__init__()
@@ -51,8 +52,5 @@ class ScheduledTriplet(Objective):
     def start_epoch(self, epoch: int) -> None:
         self.phase = min(epoch, 1)
 
-    def forward(self, images: Tensor, texts: Tensor, image_ids: Tensor) -> Tensor:
-        objective = self.phases[self.phase]
-        loss = objective(images, texts, image_ids)
-        self.statistics = objective.statistics
-        return loss
+    def terms(self, similarities: Tensor, image_ids: Tensor) -> LossTerms:
+        return self.phases[self.phase].terms(similarities, image_ids)

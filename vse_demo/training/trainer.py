@@ -86,7 +86,8 @@ class Trainer:
         else:
             images = self.model.embed_image_features(self.cells(data, batch, epoch, random))
         texts = self.model.embed_tokens(*self.tokens(data, batch.captions, random))
-        loss = self.objective(images, texts, batch.image_ids.to(images.device))
+        terms = self.objective(images, texts, batch.image_ids)
+        loss = terms.loss
         if not loss.isfinite():
             raise FloatingPointError(f"the loss became {loss.item()} at step {self.step}: try a lower learning rate")
         self.optimizer.zero_grad()
@@ -96,7 +97,7 @@ class Trainer:
         if self.ema is not None:
             self.ema.update_parameters(self.model)
         self.step += 1
-        return {"step": self.step, "epoch": epoch, "loss": loss.item(), "lr": rate, **self.objective.statistics}
+        return {"step": self.step, "epoch": epoch, "lr": rate, **terms.as_floats()}
 
     def cells(self, pairs: PairDataset, batch: Batch, epoch: int, random: np.random.Generator) -> Tensor:
         generator = torch.Generator().manual_seed(int(random.integers(2**63)))

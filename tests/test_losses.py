@@ -13,23 +13,25 @@ from vse_demo.losses import (
     OBJECTIVES,
     AdOpt,
     HardTriplet,
+    Objective,
     ScheduledTriplet,
     SumOfViolations,
     alignment,
     build_objective,
+    mean_terms,
     negative_count,
     uniformity,
 )
 from vse_demo.utils.checks import VARIANTS
 
-OWNER = [3, 0, 0, 1, 3, 0, 4]  # five images with 3, 1, 0, 2 and 1 captions, in no order
+IMAGE_IDS = [3, 0, 0, 1, 3, 0, 4]  # five images with 3, 1, 0, 2 and 1 captions, in no order
 many_examples = settings(max_examples=100)
 both_variants = pytest.mark.parametrize("variant", VARIANTS)
 # Texts that know nothing of their images, something, and nearly all: K is large, middling and 1.
 every_likeness = pytest.mark.parametrize("likeness", [0.0, 0.4, 3.0])
 
 
-def batch(likeness=0.4, image_ids=OWNER, seed=0):
+def batch(likeness=0.4, image_ids=IMAGE_IDS, seed=0):
     """Unit embeddings in double: images (B, 6), texts (C, 6) more or less like their images, image_ids (C,)."""
     generator = torch.Generator().manual_seed(seed)
     images = normalize(torch.randn(max(image_ids) + 1, 6, dtype=torch.float64, generator=generator))
@@ -138,7 +140,7 @@ def test_alignment_and_uniformity_are_their_equations(variant, likeness):
     images, texts, image_ids = batch(likeness)
     similarities = texts @ images.T
     ours = alignment(similarities, image_ids) + uniformity(similarities, image_ids, variant)
-    assert ours.item() == pytest.approx(maturity_by_loops(similarities.numpy(), OWNER, variant))
+    assert ours.item() == pytest.approx(maturity_by_loops(similarities.numpy(), IMAGE_IDS, variant))
 
 
 def test_uniformity_is_that_of_wang_and_isola_plus_one():
@@ -153,30 +155,27 @@ def test_uniformity_is_that_of_wang_and_isola_plus_one():
 def test_adopt_is_its_equations(variant, fixed_k, likeness):
     objective, (images, texts, image_ids) = AdOpt(variant, fixed_k=fixed_k), batch(likeness)
     similarities = similarities_of(images, texts, image_ids)
-    maturity = maturity_by_loops(similarities, OWNER, variant)
+    maturity = maturity_by_loops(similarities, IMAGE_IDS, variant)
     k_images, k_texts = (fixed_k or k_by_formula(maturity, n, variant) for n in (len(images), len(texts)))
-    terms = by_loops(similarities, OWNER, info_nce(variant, k_images), info_nce(variant, k_texts))
+    terms = by_loops(similarities, IMAGE_IDS, info_nce(variant, k_images), info_nce(variant, k_texts))
     expected = np.mean(terms[0]) + np.mean(terms[1])
-    loss = objective(images, texts, image_ids)
-    assert loss.item() == pytest.approx(expected if variant == "paper" else expected / 2)
-    assert objective.statistics["k"] == min(k_images, len(images) - 1)
-    assert objective.statistics["loss_t2i"] == pytest.approx(np.mean(terms[0]))
-    assert objective.statistics["loss_i2t"] == pytest.approx(np.mean(terms[1]))
+    result = objective(images, texts, image_ids)
+    assert result.loss.item() == pytest.approx(expected if variant == "paper" else expected / 2)
+    assert result.k == min(k_images, len(images) - 1)
+    assert result.loss_t2i.item() == pytest.approx(np.mean(terms[0]))
+    assert result.loss_i2t.item() == pytest.approx(np.mean(terms[1]))
 
 
 @every_likeness
 @pytest.mark.parametrize(("objective", "term"), [(HardTriplet, hardest_violation), (SumOfViolations, all_violations)])
 def test_triplet_losses_are_their_loops(objective, term, likeness):
     images, texts, image_ids = batch(likeness)
-    per_text, per_image = by_loops(similarities_of(images, texts, image_ids), OWNER, term, term)
-    assert objective()(images, texts, image_ids).item() == pytest.approx(sum(per_text) + sum(per_image))
+    per_text, per_image = by_loops(similarities_of(images, texts, image_ids), IMAGE_IDS, term, term)
+    assert objective()(images, texts, image_ids).loss.item() == pytest.approx(sum(per_text) + sum(per_image))
 
 
 def test_the_schedule_of_k_is_used_in_these_tests():
-    objective, counts = AdOpt(), []
-    for likeness in (0.0, 0.4, 3.0):
-        objective(*batch(likeness))
-        counts.append(objective.statistics["k"])
+    counts = [AdOpt()(*batch(likeness)).k for likeness in (0.0, 0.4, 3.0)]
     assert counts[0] > counts[1] > counts[2] == 1
 
 
@@ -186,7 +185,7 @@ def test_gradients_are_those_of_the_loss(name):
     objective = build_objective(name)
 
     def loss(images, texts):
-        return objective(normalize(images), normalize(texts), image_ids)
+        return objective(normalize(images), normalize(texts), image_ids).loss
 
     assert gradcheck(loss, (images.requires_grad_(), texts.requires_grad_()))
 
@@ -195,27 +194,25 @@ def test_gradients_are_those_of_the_loss(name):
 def test_gradients_of_adopt_with_more_k_than_negatives(variant):
     images, texts, image_ids = batch()
     objective = AdOpt(variant, fixed_k=100)
-    assert gradcheck(lambda i, t: objective(i, t, image_ids), (images.requires_grad_(), texts.requires_grad_()))
+    assert gradcheck(lambda i, t: objective(i, t, image_ids).loss, (images.requires_grad_(), texts.requires_grad_()))
 
 
 def test_a_caption_of_the_same_image_is_never_a_negative():
     images, texts, image_ids = torch.eye(2), torch.eye(2)[[0, 0, 1]], torch.tensor([0, 0, 1])  # two identical siblings
     for objective in (HardTriplet(), SumOfViolations(), ScheduledTriplet()):
-        assert objective(images, texts, image_ids).item() == 0
-    objective = AdOpt("paper", temperature=1.0, fixed_k=5)
-    objective(images, texts, image_ids)
+        assert objective(images, texts, image_ids).loss.item() == 0
+    terms = AdOpt("paper", temperature=1.0, fixed_k=5)(images, texts, image_ids)
     # Pairs 0 and 1 have one negative text of similarity 0, and pair 2 has two: log(1), log(1), log(2), less 1.
-    assert objective.statistics["loss_i2t"] == pytest.approx((-1 - 1 + math.log(2) - 1) / 3)
-    assert objective.statistics["loss_t2i"] == pytest.approx(-1)
+    assert terms.loss_i2t.item() == pytest.approx((-1 - 1 + math.log(2) - 1) / 3)
+    assert terms.loss_t2i.item() == pytest.approx(-1)
 
 
 @both_variants
 def test_a_pair_is_never_its_own_negative(variant):
     images = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])  # each wrong similarity is −1, far below the right ones
-    objective = AdOpt(variant, temperature=1.0, margin=0.0, fixed_k=1)
-    objective(images, images, torch.arange(2))
+    terms = AdOpt(variant, temperature=1.0, margin=0.0, fixed_k=1)(images, images, torch.arange(2))
     expected = -2 if variant == "paper" else math.log(1 + math.exp(-2))
-    assert objective.statistics["loss_t2i"] == objective.statistics["loss_i2t"] == pytest.approx(expected)
+    assert terms.loss_t2i.item() == terms.loss_i2t.item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -223,11 +220,9 @@ def test_a_pair_is_never_its_own_negative(variant):
 @settings(many_examples, max_examples=15)
 def test_the_order_of_the_batch_changes_nothing(name, image_order, text_order):
     objective, (images, texts, image_ids) = build_objective(name), batch()
-    moved = torch.tensor([image_order.index(image) for image in OWNER])
-    expected, statistics = objective(images, texts, image_ids), objective.statistics
-    loss = objective(images[image_order], texts[text_order], moved[text_order])
-    torch.testing.assert_close(loss, expected)
-    assert objective.statistics == pytest.approx(statistics)
+    moved = torch.tensor([image_order.index(image) for image in IMAGE_IDS])
+    expected = objective(images, texts, image_ids).as_floats()
+    assert objective(images[image_order], texts[text_order], moved[text_order]).as_floats() == pytest.approx(expected)
 
 
 def test_one_negative_gives_the_difference_of_similarities_or_its_softplus():
@@ -235,7 +230,7 @@ def test_one_negative_gives_the_difference_of_similarities_or_its_softplus():
     similarities = similarities_of(images, texts, image_ids)
     true, wrong = np.diag(similarities), similarities - 9 * np.eye(4)
     gaps = [wrong.max(axis) - true for axis in (1, 0)]  # s⁻ − s⁺ by text, by image
-    paper, official = (AdOpt(variant, fixed_k=1)(images, texts, image_ids).item() for variant in VARIANTS)
+    paper, official = (AdOpt(variant, fixed_k=1)(images, texts, image_ids).loss.item() for variant in VARIANTS)
     assert paper == pytest.approx(sum(np.mean(gap / 0.05) for gap in gaps))
     assert official == pytest.approx(sum(np.mean(np.log1p(np.exp((gap + 0.2) / 0.05))) for gap in gaps) / 2)
 
@@ -244,28 +239,66 @@ def test_with_all_negatives_and_no_margin_adopt_is_the_symmetric_cross_entropy()
     images, texts, image_ids = batch(image_ids=[0, 1, 2, 3, 4])
     logits = texts @ images.T / 0.05
     expected = (cross_entropy(logits, image_ids) + cross_entropy(logits.T, image_ids)) / 2
-    torch.testing.assert_close(AdOpt(margin=0.0, fixed_k=10**6)(images, texts, image_ids), expected)
+    torch.testing.assert_close(AdOpt(margin=0.0, fixed_k=10**6)(images, texts, image_ids).loss, expected)
 
 
 def test_scheduled_triplet_leaves_the_sum_after_the_first_epoch():
     objective, inputs = ScheduledTriplet(), batch(0.0)
-    every, hardest = SumOfViolations()(*inputs), HardTriplet()(*inputs)
+    every, hardest = SumOfViolations()(*inputs).loss, HardTriplet()(*inputs).loss
     assert every > hardest
-    assert objective(*inputs) == every
+    assert objective(*inputs).loss == every
     for epoch, expected in ((0, every), (1, hardest), (2, hardest), (0, every)):
         objective.start_epoch(epoch)
-        assert objective(*inputs) == expected
+        assert objective(*inputs).loss == expected
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_statistics_are_left_for_the_log(name):
-    objective, (images, texts, image_ids) = build_objective(name), batch()
-    objective(images, texts, image_ids)
-    assert objective.statistics.keys() == {"k", "alignment", "uniformity", "loss_t2i", "loss_i2t"}
-    assert all(type(value) is float for value in objective.statistics.values())
-    variant = "official" if name == "adopt" else "paper"
-    maturity = maturity_by_loops(similarities_of(images, texts, image_ids), OWNER, variant)
-    assert objective.statistics["alignment"] + objective.statistics["uniformity"] == pytest.approx(maturity)
+def test_the_terms_for_the_log_are_numbers_of_one_definition(name):
+    images, texts, image_ids = batch()
+    terms = build_objective(name)(images.requires_grad_(), texts, image_ids)
+    assert [term for term in vars(terms) if isinstance(getattr(terms, term), torch.Tensor) and
+            getattr(terms, term).requires_grad] == ["loss"]  # fmt: skip
+    row = terms.as_floats()
+    assert row.keys() == {"loss", "k", "alignment", "uniformity", "loss_t2i", "loss_i2t"}
+    assert all(type(value) is float for value in row.values())
+    maturity = maturity_by_loops(similarities_of(images.detach(), texts, image_ids), IMAGE_IDS, "paper")
+    assert row["alignment"] + row["uniformity"] == pytest.approx(maturity)
+
+
+def test_a_loss_needs_neither_k_nor_epochs():
+    class Repel(Objective):
+        def directions(self, similarities, positive, image_ids):
+            return similarities.mean(1), similarities.mean(0)[image_ids], None
+
+    images, texts, image_ids = batch()
+    repel = Repel()
+    repel.start_epoch(3)
+    terms = repel(images, texts, image_ids)
+    assert terms.k is None
+    assert "k" not in terms.as_floats()
+    columns = [np.mean([text @ image for text in texts.numpy()]) for image in images.numpy()]
+    assert terms.loss_i2t.item() == pytest.approx(np.mean([columns[image] for image in IMAGE_IDS]))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_similarities_give_the_loss_of_the_embeddings_they_come_from(name):
+    images, texts, image_ids = batch()
+    objective = build_objective(name)
+    similarities = torch.tensor([[float(text @ image) for image in images] for text in texts], dtype=torch.float64)
+    expected = objective(images, texts, image_ids).as_floats()
+    assert objective.from_similarities(similarities, image_ids).as_floats() == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"similarities are \(7,\), they must be \(texts, images\)"):
+        objective.from_similarities(similarities[:, 0], image_ids)
+    with pytest.raises(ValueError, match=r"image_ids is \(7,\), 5 texts need \(5,\)"):
+        objective.from_similarities(similarities.T, image_ids)
+
+
+def test_the_means_of_several_batches_are_those_of_their_terms():
+    terms = [AdOpt()(*batch(likeness)) for likeness in (0.0, 0.4, 3.0)]
+    means = mean_terms(terms)
+    for name in ("loss", "alignment", "uniformity", "loss_i2t", "loss_t2i"):
+        assert means[name] == pytest.approx(np.mean([getattr(each, name).item() for each in terms]))
+    assert means["k"] == pytest.approx(np.mean([each.k for each in terms]))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -296,6 +329,12 @@ def test_bad_batches_are_refused(name, images, texts, image_ids, error, message)
         (lambda: negative_count(0, 0, 8, "mine"), "unknown K variant 'mine'; choose one of paper, official"),
         (lambda: uniformity(torch.eye(2), variant="mine"), "unknown uniformity variant 'mine'"),
         (lambda: alignment(torch.ones(3, 2)), "similarities are 3 × 2: say which image each text belongs to"),
+        (lambda: build_objective("adopt", k=1), "unknown option of objective adopt 'k'; choose one of variant, temp"),
+        (
+            lambda: build_objective("hard", margin=0.1, variant="paper"),
+            "objective hard 'variant'; choose one of margin",
+        ),
+        (lambda: build_objective("adopt", temperature="cold"), "objective adopt cannot use the options {'temperature'"),
         (lambda: build_objective("mine"), r"unknown objective 'mine'; choose one of adopt, hard, sum, vse\+\+"),
     ],
 )
@@ -309,5 +348,5 @@ def test_memory_grows_with_the_pairs_and_not_with_their_vectors(variant):
     kept = []
     images, texts = normalize(torch.randn(2, 64, 256), dim=2).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda t: t):
-        AdOpt(variant)(images, texts, torch.arange(64)).backward()
+        AdOpt(variant)(images, texts, torch.arange(64)).loss.backward()
     assert max(kept) <= 64 * 256  # a similarity for each pair, or the vectors themselves; never 64 · 64 · 256
