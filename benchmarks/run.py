@@ -1,70 +1,57 @@
 """How fast? Every claim against its alternative, in one process on one machine, as a ratio.
 
-Both sides run in turn, round by round, so that whatever else the machine does hits both. A row holds
-the median of the rounds' ratios and their quartiles. What is measured is in the functions below, one
-per section; the slow sides are written the way one would at first.
+    python -m benchmarks.run                    # all sections, as a table
+    python -m benchmarks.run --only pooling     # one of them
+
+Both sides of a comparison run in turn, round by round, so that whatever else the machine does slows both. A row holds
+the median of the rounds' ratios and their quartiles.
 """
 
+import argparse
 import json
 import os
-import socket
-import statistics
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
 
-from vse_demo import ops
-from vse_demo.encoders import WordTokenizer
-from vse_demo.evaluation import retrieval_ranks
-from vse_demo.losses import AdOpt
-from vse_demo.model import VSE, ModelConfig
-from vse_demo.pooling import AdPool, build_pooling, masked_softmax, softmax_sum, sort_with_order, weighted_sum
-from vse_demo.retrieval import top_k
-from vse_demo.utils.checks import VARIANTS
-
-Work = Callable[[], object]
+from benchmarks.sections import SECTIONS, time_parts
+from benchmarks.timing import Row
+from vse_demo.utils.checks import check_choice
 
 
-@dataclass(frozen=True)
-class Row:
-    """One comparison; `ratio` is how many times faster the first side is."""
-
-    what: str
-    against: str
-    aim: str
-    ratio: float
-    low: float  # quartiles of the rounds
-    high: float
-    milliseconds: float  # of the first side
-
-
-def compare(what: str, against: str, aim: str, ours: Work, theirs: Work, rounds: int = 9) -> Row:
-    """Time both sides in turn, after one round to warm up."""
-    ours(), theirs()
-    mine, ratios = [], []
-    for _ in range(rounds):
-        a, b = _seconds(ours), _seconds(theirs)
-        mine.append(a)
-        ratios.append(b / a)
-    low, _, high = statistics.quantiles(ratios, n=4) if rounds > 1 else [ratios[0]] * 3
-    return Row(what, against, aim, statistics.median(ratios), low, high, 1000 * statistics.median(mine))
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print a table or JSON, and perhaps draw the figure."""
+    parser = argparse.ArgumentParser("python -m benchmarks.run", description="How fast is each part here?")
+    parser.add_argument("--only", action="append", default=[], metavar="SECTION", help=f"{', '.join(SECTIONS)}; repeat")
+    parser.add_argument("--json", action="store_true", help="print JSON, as in assets/benchmark.json")
+    parser.add_argument("--figure", type=Path, metavar="PNG", help="also draw where the time of AdPool goes")
+    chosen = parser.parse_args(arguments)
+    rows = []
+    try:
+        for row in measure(chosen.only):
+            rows.append(row)
+            print(f"{row.ratio:8.3g} ×  {row.what}, against {row.against}", file=sys.stderr, flush=True)
+    except ValueError as error:
+        parser.error(str(error))
+    print(json.dumps(as_json(rows)) if chosen.json else f"{machine()}\n\n{as_table(rows)}")
+    if chosen.figure:
+        draw_time_parts(chosen.figure)
+    return 0
 
 
-def run_benchmark(sections: list[str]) -> Iterator[Row]:
-    """The rows of the chosen sections, as they are measured; all sections if none is chosen."""
+def measure(sections: Sequence[str]) -> Iterator[Row]:
+    """The rows of the chosen sections, as they are measured; all sections if none is chosen.
+
+    Raises:
+        ValueError: If there is no such section.
+    """
+    for name in sections:
+        check_choice(name, list(SECTIONS), "section")
     for name in sections or list(SECTIONS):
-        if name not in SECTIONS:
-            raise ValueError(f"unknown section {name!r}; choose from {', '.join(SECTIONS)}")
         torch.manual_seed(0)
         yield from SECTIONS[name]()
 
@@ -79,220 +66,8 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, PyTorch {torch.__version__}"
 
 
-def pooling() -> Iterator[Row]:
-    """AdPool against plain PyTorch and against torch's own maximum."""
-    shapes = [(128, 36, 1024), (128, 81, 1024), (640, 14, 1024)]
-    for shape in shapes:
-        features, mask = _ragged(*shape) if shape[1] == 14 else (torch.randn(shape), None)
-        pool, name = AdPool(shape[2]), f"AdPool {shape}" + (" ragged" if mask is not None else "")
-        forward = _inference(pool, features, mask)
-        backward = _with_gradients(pool, features, mask)
-        yield compare(f"{name}, forward", "plain PyTorch", "≥ 10", forward, _plainly(forward))
-        yield compare(f"{name}, forward + backward", "plain PyTorch", "≥ 6", backward, _plainly(backward))
-        yield compare(f"{name}, forward", "torch.max(dim=1)", "≥ 0.5", forward, lambda x=features: x.max(dim=1))  # type: ignore[misc]
-    features, pool = torch.randn(shapes[0]), AdPool(1024, "official")
-    forward, backward = _inference(pool, features, None), _with_gradients(pool, features, None)
-    yield compare(f"AdPool official {shapes[0]}, forward", "plain PyTorch", "≥ 3", forward, _plainly(forward))
-    yield compare(
-        f"AdPool official {shapes[0]}, forward + backward", "plain PyTorch", "≥ 2.5", backward, _plainly(backward)
-    )
-
-
-def aggregators() -> Iterator[Row]:
-    """The paper's table of aggregators: items per second, GCN = 1."""
-    features = torch.randn(128, 36, 1024)
-    slowest = _inference(build_pooling("gcn", 1024).eval(), features, None)
-    for name in ("lip", "seq2seq", "selfattn", "adapool", "softpool", "gpo", "manual", "mean", "max", "adpool"):
-        aim = "fastest but mean, max" if name == "adpool" else ""
-        pool = _inference(build_pooling(name, 1024).eval(), features, None)
-        yield compare(f"{name} (128, 36, 1024), forward", "GCN", aim, pool, slowest, rounds=5)
-
-
-def objective() -> Iterator[Row]:
-    """AdOpt on a matrix of similarities against gathering the vectors of all negatives."""
-
-    def step(loss: Callable[[Tensor, Tensor], Tensor], size: int) -> Work:
-        pairs = nn.functional.normalize(torch.randn(2, size, 1024), dim=2).requires_grad_()
-        return lambda: loss(*pairs).backward()
-
-    adopt = AdOpt("official")
-    matrix = {
-        size: step(lambda images, texts: adopt(images, texts, torch.arange(len(images))).loss, size)
-        for size in (256, 1024)
-    }
-    gathered = step(_loss_by_gathering, 256)  # at 1,024 its vectors would take 8 GB
-    yield compare("AdOpt, B = 256, d = 1024", "gathering B × B × D", "≥ 10", matrix[256], gathered, 5)
-    yield compare("AdOpt, B = 1024, d = 1024", "gathering at B = 256", "", matrix[1024], gathered, 5)
-
-
-def _loss_by_gathering(images: Tensor, texts: Tensor, temperature: float = 0.05) -> Tensor:
-    """InfoNCE over all negatives, each row with its own copies of the negatives' vectors (B, B − 1, D)."""
-    size = len(images)
-    others = torch.stack([torch.cat([torch.arange(i), torch.arange(i + 1, size)]) for i in range(size)])
-    loss = images.new_zeros(())
-    for one, other in ((images, texts), (texts, images)):
-        right = (one * other).sum(1, keepdim=True)
-        wrong = torch.einsum("bd,bnd->bn", one, other[others])
-        loss = loss + (torch.cat([right, wrong], 1) / temperature).logsumexp(1).mean() - right.mean() / temperature
-    return loss
-
-
-def recall() -> Iterator[Row]:
-    """Ranks of 5,000 images and 25,000 captions against sorting every query's scores."""
-    similarities = torch.randn(25_000, 5_000)
-    image_ids = torch.arange(5_000).repeat_interleave(5)
-
-    def loop() -> None:
-        matrix, right = similarities.numpy(), image_ids.numpy()
-        for image in range(5_000):
-            np.flatnonzero(right[np.argsort(-matrix[:, image])] == image)[0]
-        for text in range(25_000):
-            np.flatnonzero(np.argsort(-matrix[text]) == right[text])[0]
-
-    yield compare(
-        "recall of 5,000 × 25,000, both ways", "a loop with argsort", "≥ 50",
-        lambda: retrieval_ranks(similarities, image_ids), loop, rounds=5,
-    )  # fmt: skip
-
-
-def search() -> Iterator[Row]:
-    """Exact top-5 against faiss's flat index."""
-    try:
-        import faiss
-    except ImportError:
-        raise ValueError("the search section compares with faiss: pip install faiss-cpu") from None
-
-    faiss.omp_set_num_threads(torch.get_num_threads())
-    for count, dim in ((31_014, 1024), (1_000_000, 256)):
-        vectors = nn.functional.normalize(torch.randn(count, dim), dim=1)
-        index = faiss.IndexFlatIP(dim)
-        index.add(vectors.numpy())
-        for queries in (1, 64):
-            query = nn.functional.normalize(torch.randn(queries, dim), dim=1)
-            yield compare(
-                f"top-5 of {count:,} × {dim}, {queries} queries", "faiss IndexFlatIP", "≥ 1",
-                lambda q=query, v=vectors: top_k(q, v, 5), lambda q=query, i=index: i.search(q.numpy(), 5),  # type: ignore[misc]
-            )  # fmt: skip
-
-
-def encoding() -> Iterator[Row]:
-    """A caption, a picture and a whole query by a shipped model, against CLIP ViT-B/32 and ALIGN.
-
-    Their weights are random, which does not matter for time. A picture goes through the shipped backbone (Lite2
-    at 384 px), and through the one that a model has by default (Lite0 at 224 px).
-    """
-    from transformers import AlignConfig, AlignModel, CLIPConfig, CLIPModel
-
-    from vse_demo.shipped import gallery_photo, load_shipped
-
-    gallery = load_shipped("grid-bigru")
-    ours, photo, sentence = gallery.model, gallery_photo(gallery.names[0]), gallery.captions[0]
-    small = VSE(ModelConfig(), WordTokenizer([])).eval()
-    tokens = torch.randint(5, 1000, (1, len(sentence.split()) + 2))
-    many = nn.functional.normalize(torch.randn(31_014, ours.dim), dim=1)  # pictures, as many as Flickr30K has
-    for name, model, size in (
-        ("CLIP ViT-B/32", CLIPModel(CLIPConfig()).eval(), 224),
-        ("ALIGN", AlignModel(AlignConfig()).eval(), 289),
-    ):
-        pixels = torch.randn(1, 3, size, size)
-
-        @torch.inference_mode()
-        def their_text(model: Any = model) -> Tensor:
-            found = model.get_text_features(input_ids=tokens, attention_mask=torch.ones_like(tokens))
-            return found if isinstance(found, Tensor) else found.pooler_output
-
-        @torch.inference_mode()
-        def their_image(model: Any = model, pixels: Tensor = pixels) -> None:
-            model.get_image_features(pixel_values=pixels)
-
-        theirs = nn.functional.normalize(torch.randn(len(many), their_text().shape[1]), dim=1)
-
-        def their_query(encode: Callable[[], Tensor] = their_text, vectors: Tensor = theirs) -> None:
-            top_k(encode(), vectors, 5)
-
-        yield compare("encode one caption", name, "≥ 10", lambda: ours.encode_texts([sentence]), their_text)
-        yield compare("encode one picture, 384 px", name, "≥ 10", lambda: ours.encode_images([photo]), their_image)
-        yield compare("encode one picture, 224 px", name, "≥ 10", lambda: small.encode_images([photo]), their_image)
-        yield compare(
-            "a sentence to its top-5 of 31,014 pictures", name, "≥ 10",
-            lambda: top_k(ours.encode_texts([sentence]), many, 5), their_query,
-        )  # fmt: skip
-
-
-def training() -> Iterator[Row]:
-    """A step on cached cells against plain PyTorch: `torch.sort`, `nn.Linear`, `nn.GRU` on packed captions."""
-    from vse_demo.encoders import CachedFeatures
-    from vse_demo.training import Batch, PairDataset, Trainer, make_config
-
-    random = np.random.default_rng(0)
-    words = [f"word{number}" for number in range(8_000)]
-    cells = CachedFeatures(random.normal(size=(128, 81, 1280)).astype(np.float16), np.arange(128))
-    sentences = [random.integers(2, 8_000, random.integers(8, 18)).tolist() for _ in range(128)]
-    pairs = PairDataset(cells, sentences, np.arange(128))
-    batch = Batch(list(range(128)), list(range(128)), torch.arange(128))
-    for variant in VARIANTS:
-        overrides = {"vision": "region", "region_dim": 1280, "pooling_options": {"variant": variant}}
-        config = make_config("vse+2ad", overrides)
-        trainer = Trainer(VSE(config.model, WordTokenizer(words)), config)
-
-        def step(trainer: Trainer = trainer) -> None:
-            trainer.train_step(pairs, batch, 0, rate=1e-4)
-
-        what = f"a training step, 128 pictures of 81 cells, d = 1024, {variant} AdPool"
-        yield compare(what, "plain PyTorch", "≥ 3", step, _plainly(step), rounds=5)
-
-
-def start() -> Iterator[Row]:
-    """From the command to the first answer of the app, against importing what it cannot do without."""
-    app = Path(__file__).parent.parent / "app.py"
-    if not app.exists():
-        raise ValueError("the start section runs app.py, which is in a checkout and not in the package")
-
-    def imports() -> None:
-        subprocess.run([sys.executable, "-c", "import torch, gradio"], check=True)
-
-    yield compare(
-        "the app's first answer", "importing torch and gradio", "≥ 0.4", lambda: _first_answer(app), imports, 3
-    )
-
-
-def _first_answer(app: Path) -> None:
-    """Start the app, ask it for pictures, wait for them, and stop it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}/gradio_api/call/find_images"
-    question = json.dumps({"data": ["a dog on the beach", "grid-minilm"]}).encode()
-    server = subprocess.Popen([sys.executable, str(app), "--port", str(port)], stdout=subprocess.DEVNULL)
-    try:
-        for _ in range(600):
-            try:
-                asked = urllib.request.Request(address, question, {"Content-Type": "application/json"})
-                event = json.load(urllib.request.urlopen(asked))["event_id"]
-                break
-            except urllib.error.URLError:  # not up yet
-                time.sleep(0.05)
-        answer = urllib.request.urlopen(f"{address}/{event}").read().decode()
-        assert "event: complete" in answer, answer
-    finally:
-        server.kill()
-        server.wait()
-
-
-SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
-    "pooling": pooling,
-    "aggregators": aggregators,
-    "objective": objective,
-    "recall": recall,
-    "search": search,
-    "encoding": encoding,
-    "training": training,
-    "start": start,
-}
-
-
 def as_table(rows: list[Row]) -> str:
-    """Markdown, for the terminal and the README."""
+    """Markdown, for the terminal and docs/speed.md."""
     lines = ["| what | against | times faster (quartiles) | ms | aim |", "|---|---|---|---|---|"]
     for row in rows:
         ratio = f"{row.ratio:.3g} ({row.low:.3g}–{row.high:.3g})"
@@ -300,30 +75,13 @@ def as_table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def time_parts() -> dict[str, dict[str, float]]:
-    """Where the time of AdPool goes, (128, 36, 1024) forward, in milliseconds; beside it, simpler poolings."""
-    features, mask = torch.randn(128, 36, 1024), torch.ones(128, 36, dtype=torch.bool)
-    pool = AdPool(1024)
-    values, _ = sort_with_order(features, mask)
-    steps: dict[str, Work] = {
-        "sort": lambda: sort_with_order(features, mask),
-        "token level": lambda: weighted_sum(masked_softmax(pool.token_scores(values), mask), values),
-        "embedding level": lambda: softmax_sum(features, features, mask),
-        "balance": lambda: pool.balance(features[:, 0], features[:, 1]),
-    }
-    with torch.no_grad(), ops.disable_kernels():
-        plain = {name: _milliseconds(work) for name, work in steps.items()}
-    with torch.no_grad():
-        return {
-            "AdPool, plain PyTorch": plain,
-            "AdPool, compiled": {"all in one pass": _milliseconds(lambda: pool(features, mask))},
-            "torch.max": {"pooling": _milliseconds(lambda: features.max(dim=1))},
-            "torch.mean": {"pooling": _milliseconds(lambda: features.mean(dim=1))},
-        }
+def as_json(rows: list[Row]) -> dict[str, Any]:
+    """The machine and the rows, as assets/benchmark.json stores them."""
+    return {"machine": machine(), "rows": [asdict(row) for row in rows]}
 
 
 def draw_time_parts(path: Path) -> None:
-    """Write `time_parts` as a picture."""
+    """Write `time_parts` as an image."""
     from matplotlib.figure import Figure
 
     from vse_demo.plots import plot_time_parts
@@ -333,47 +91,5 @@ def draw_time_parts(path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def as_json(rows: list[Row]) -> dict[str, Any]:
-    return {"machine": machine(), "rows": [asdict(row) for row in rows]}
-
-
-def _seconds(work: Work) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def _milliseconds(work: Work, rounds: int = 9) -> float:
-    work()
-    return 1000 * statistics.median(_seconds(work) for _ in range(rounds))
-
-
-def _plainly(work: Work) -> Work:
-    def run() -> None:
-        with ops.disable_kernels():
-            work()
-
-    return run
-
-
-def _ragged(items: int, rows: int, dim: int) -> tuple[Tensor, Tensor]:
-    lengths = torch.randint(rows // 2, rows + 1, (items, 1))
-    return torch.randn(items, rows, dim), torch.arange(rows) < lengths
-
-
-def _inference(pool: nn.Module, features: Tensor, mask: Tensor | None) -> Work:
-    @torch.no_grad()
-    def run() -> None:
-        pool(features, mask)
-
-    return run
-
-
-def _with_gradients(pool: nn.Module, features: Tensor, mask: Tensor | None) -> Work:
-    leaf = features.clone().requires_grad_()
-
-    def run() -> None:
-        leaf.grad = None
-        pool(leaf, mask).sum().backward()
-
-    return run
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,17 +1,17 @@
-"""The benchmark counts and prints what it should; how fast things are is for `vse-demo benchmark` itself."""
+"""The benchmark counts and prints what it should; how fast things are is for `make benchmark` itself."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
-from benchmarks import run as benchmark
-from benchmarks.run import Row, as_table, compare, run_benchmark
+from benchmarks import run, sections, timing
+from benchmarks.run import as_table, main
+from benchmarks.timing import Row, compare
 from vse_demo import ops
-from vse_demo.cli import main
 
 
 def test_a_ratio_is_the_median_of_rounds_after_one_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_a_ratio_is_the_median_of_rounds_after_one_to_warm_up(monkeypatch: pytes
         work()  # type: ignore[operator]
         return next(seconds)
 
-    monkeypatch.setattr(benchmark, "_seconds", take)
+    monkeypatch.setattr(timing, "seconds", take)
     row = compare("a", "b", "≥ 3", lambda: called.append("ours"), lambda: called.append("theirs"), rounds=3)
     assert called == ["ours", "theirs"] * 4
     assert (row.low, row.ratio, row.high, row.milliseconds) == (2, 4, 9, 1000)
@@ -30,7 +30,7 @@ def test_a_ratio_is_the_median_of_rounds_after_one_to_warm_up(monkeypatch: pytes
 
 def test_the_plain_side_of_a_comparison_is_plain() -> None:
     seen = []
-    benchmark._plainly(lambda: seen.append(ops.usable(torch.zeros(1, 2, 3))))()
+    timing.without_kernels(lambda: seen.append(ops.usable(torch.zeros(1, 2, 3))))()
     assert seen == [False]
     assert ops.usable(torch.zeros(1, 2, 3))
 
@@ -40,7 +40,7 @@ def test_gathering_gives_the_loss_of_all_negatives() -> None:
     scores = texts @ images.T / 0.05
     right = torch.arange(6)
     expected = sum(torch.nn.functional.cross_entropy(each, right) for each in (scores, scores.T))
-    torch.testing.assert_close(benchmark._loss_by_gathering(images, texts), expected)
+    torch.testing.assert_close(sections.loss_by_gathering(images, texts), expected)
 
 
 def one_row() -> Iterator[Row]:
@@ -50,21 +50,28 @@ def one_row() -> Iterator[Row]:
 def test_rows_are_printed_as_a_table_and_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(benchmark, "SECTIONS", {"one": one_row})
-    assert main(["benchmark"]) == 0
+    monkeypatch.setattr(run, "SECTIONS", {"one": one_row})
+    assert main([]) == 0
     assert capsys.readouterr().out.endswith(as_table(list(one_row())) + "\n")
     assert as_table(list(one_row())).endswith("| this | that | 3.14 (3–3.5) | 0.25 | ≥ 2 |")
-    assert main(["benchmark", "--only", "one", "--json"]) == 0
+    assert main(["--only", "one", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["ratio"] == 3.14159
 
 
-def test_an_unknown_section_is_named() -> None:
-    with pytest.raises(ValueError, match="unknown section 'speed'; choose from pooling, aggregators"):
-        list(run_benchmark(["speed"]))
+def test_an_unknown_section_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "speed"])
+    assert "unknown section 'speed'; choose one of pooling, aggregators" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_starts_from_a_checkout(start_python: Callable) -> None:
+    printed = start_python("-m", "benchmarks.run", "--help").communicate(timeout=120)[0]
+    assert "pooling, aggregators" in printed
 
 
 def test_the_figure_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "SECTIONS", {"one": one_row})
-    assert main(["benchmark", "--figure", str(tmp_path / "parts.png")]) == 0
+    monkeypatch.setattr(run, "SECTIONS", {"one": one_row})
+    assert main(["--figure", str(tmp_path / "parts.png")]) == 0
     with Image.open(tmp_path / "parts.png") as image:
         assert image.width > 1000

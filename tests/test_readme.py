@@ -4,7 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from benchmarks.run import Row, as_table
+from benchmarks.run import as_table
+from benchmarks.timing import Row
 from vse_demo.utils.paths import shipped
 
 README = Path(__file__).parent.parent / "README.md"

@@ -21,7 +21,6 @@ Visual-semantic embedding: pictures and sentences in one space.
   vse-demo index --model RUN/best --data DIR --gallery G   encode pictures for search
   vse-demo search "a dog on the beach" --gallery G     find pictures by a sentence
   vse-demo search --image photo.jpg --gallery G        find captions by a picture
-  vse-demo benchmark                                   how fast it is here
 """
 
 
@@ -86,17 +85,6 @@ def make_parser() -> argparse.ArgumentParser:
     verb.add_argument("-k", type=int, default=5, help="how many results (default: 5)")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(run=run_search)
-
-    verb = verbs.add_parser("benchmark", help="measure speed, each part against its alternative")
-    verb.add_argument(
-        "--only",
-        action="append",
-        metavar="SECTION",
-        help="pooling, aggregators, objective, recall, search, encoding, training or start; repeat",
-    )
-    verb.add_argument("--json", action="store_true", help="print JSON")
-    verb.add_argument("--figure", type=Path, metavar="PNG", help="also draw where the time of AdPool goes")
-    verb.set_defaults(run=run_benchmark)
     return parser
 
 
@@ -237,20 +225,6 @@ def run_search(chosen: argparse.Namespace) -> None:
         print(json.dumps([{"item": hit.item, "score": hit.score} for hit in hits], ensure_ascii=False))
     for hit in [] if chosen.json else hits:
         print(f"{hit.score:6.3f}  {hit.item}")
-
-
-def run_benchmark(chosen: argparse.Namespace) -> None:
-    from vse_demo import benchmark
-
-    rows = []
-    for row in benchmark.run_benchmark(chosen.only or []):
-        rows.append(row)
-        print(f"{row.ratio:8.3g} ×  {row.what}, against {row.against}", file=sys.stderr, flush=True)
-    print(
-        json.dumps(benchmark.as_json(rows)) if chosen.json else f"{benchmark.machine()}\n\n{benchmark.as_table(rows)}"
-    )
-    if chosen.figure:
-        benchmark.draw_time_parts(chosen.figure)
 
 
 if __name__ == "__main__":
