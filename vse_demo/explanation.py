@@ -51,17 +51,29 @@ class Explanation:
 @torch.inference_mode()
 def explain(model: VSE, image: ImageLike, text: str) -> Explanation:
     """Split the similarity of a picture and a sentence over cells and over words."""
-    if not isinstance(model.image_pooling, AdPool) or not isinstance(model.text_pooling, AdPool):
-        raise ValueError(f"only AdPool's sums can be split exactly; this model pools by {model.config.pooling}")
     if not text.strip():
         raise ValueError("the sentence is empty")
     model.eval()
     cells = model.read_image_features([image]).to(model.device)
     tokens, mask = (tensor.to(model.device) for tensor in pad_tokens(model.tokenizer.encode([text])))
-    everywhere = torch.ones(cells.shape[:2], dtype=torch.bool, device=cells.device)
-    image_features, text_features = model.image_encoder(cells, everywhere), model.text_encoder(tokens, mask)
-    image_pooled, image_trace = model.image_pooling(image_features, everywhere, return_trace=True)
-    text_pooled, text_trace = model.text_pooling(text_features, mask, return_trace=True)
+    image_features = model.image_encoder(cells, _everywhere(cells))
+    return explain_features(model, image_features, model.text_encoder(tokens, mask), text)
+
+
+@torch.inference_mode()
+def explain_features(model: VSE, image_features: Tensor, text_features: Tensor, text: str) -> Explanation:
+    """The same for one image and one sentence that the model has encoded already.
+
+    Args:
+        model: The model that encoded them; both its poolings are AdPool.
+        image_features: What `model.image_encoder` made of the image: (1, N, D).
+        text_features: What `model.text_encoder` made of the sentence: (1, M, D).
+        text: The sentence.
+    """
+    if not isinstance(model.image_pooling, AdPool) or not isinstance(model.text_pooling, AdPool):
+        raise ValueError(f"only AdPool's sums can be split exactly; this model pools by {model.config.pooling}")
+    image_pooled, image_trace = model.image_pooling(image_features, _everywhere(image_features), return_trace=True)
+    text_pooled, text_trace = model.text_pooling(text_features, _everywhere(text_features), return_trace=True)
     image_vector, text_vector = image_pooled / image_pooled.norm(), text_pooled / text_pooled.norm()
     return Explanation(
         score=float((image_vector * text_vector).sum()),
@@ -69,6 +81,11 @@ def explain(model: VSE, image: ImageLike, text: str) -> Explanation:
         text=_side(text_features, text_trace, image_vector / text_pooled.norm()),
         words=model.tokenizer.tokens(text),
     )
+
+
+def _everywhere(features: Tensor) -> Tensor:
+    """The mask (1, N) of a single item, which has no padding."""
+    return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
 
 
 def _side(features: Tensor, trace: PoolTrace, direction: Tensor) -> Side:
