@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 
 from vse_demo import negative_count, plots
 
-PICTURES = [Image.new("RGB", (60, 40), colour) for colour in ("red", "green", "blue")]
+IMAGES = [Image.new("RGB", (60, 40), colour) for colour in ("red", "green", "blue")]
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_lines_take_colours_and_none_is_left_out() -> None:
 
 
 def test_a_heat_map_covers_its_picture_and_zero_is_neutral() -> None:
-    image, heat = plots.plot_heat_map(PICTURES[0], np.array([[0.5, -0.1], [0.0, 0.2]])).images
+    image, heat = plots.plot_heat_map(IMAGES[0], np.array([[0.5, -0.1], [0.0, 0.2]])).images
     assert image.get_array().shape == (40, 60, 3)
     assert heat.get_extent() == [0, 60, 40, 0]
     assert heat.norm(0.0) == 0.5
@@ -88,9 +88,9 @@ def test_the_first_word_is_on_top_even_where_figures_share_their_axis() -> None:
 
 
 def test_results_are_ticked_and_crossed() -> None:
-    plots.plot_retrieved_images("red", PICTURES, [0.9, 0.5, 0.1], [True, False, None])
+    plots.plot_retrieved_images("red", IMAGES, [0.9, 0.5, 0.1], [True, False, None])
     assert [ax.get_title() for ax in plt.gcf().axes] == ["✓ 0.90", "✗ 0.50", "0.10"]
-    ax = plots.plot_retrieved_captions(PICTURES[0], ["one", "two"], [0.9, 0.5], [True, False])
+    ax = plots.plot_retrieved_captions(IMAGES[0], ["one", "two"], [0.9, 0.5], [True, False])
     assert texts(ax) == ["✓ 0.90", "one", "✗ 0.50", "two"]
 
 
@@ -104,7 +104,7 @@ def test_scores_of_pictures_of_any_shape_stand_in_one_line() -> None:
 
 def test_a_long_caption_stays_in_its_place() -> None:
     captions = ["short", "many words " * 40, "end"]
-    ax = plots.plot_retrieved_captions(PICTURES[0], captions, [0.9, 0.5, -0.1], [True, False, None])
+    ax = plots.plot_retrieved_captions(IMAGES[0], captions, [0.9, 0.5, -0.1], [True, False, None])
     boxes = boxes_of(ax.texts)
     assert ax.texts[3].get_text().endswith(" …")
     assert boxes[3].x1 < ax.figure.bbox.x1

@@ -1,8 +1,7 @@
-"""Figures for lessons, app and papers: arrays in, matplotlib Axes out; no model in sight.
+"""Figures for lessons, app and papers: arrays in, matplotlib Axes out; no model is needed.
 
-Every function draws on `ax`, or on a new figure, and returns the Axes. Colours are Okabe and Ito's,
-which most people can tell apart: blue is for images, orange for texts, green for right, vermilion for
-wrong.
+Every function draws on `ax`, or on a new figure if it is None, and returns the Axes. Colours are Okabe and Ito's,
+which most people can tell apart: blue is for images, orange for texts, green for right, vermilion for wrong.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,16 +30,16 @@ def _axes(ax: Axes | None, width: float = 6.4, height: float = 4.0) -> Axes:
 
 
 def plot_pipeline(ax: Axes | None = None) -> Axes:
-    """The whole method in one picture: two encoders, two poolings, one space."""
+    """Draw the whole method: two encoders, two poolings, one space."""
     ax = _axes(ax, 10, 3)
-    cells, words, space, adopt = "CNN\ngrid cells", "BiGRU or BERT\nwords", "joint space\nunit vectors", "AdOpt\nloss"
+    grid, words, space, adopt = "CNN\ngrid cells", "BiGRU or BERT\nwords", "joint space\nunit vectors", "AdOpt\nloss"
     boxes = {  # name: column, row, colour
-        "photo": (0, 1, IMAGE), cells: (1, 1, IMAGE), "AdPool\nof cells": (2, 1, IMAGE),
+        "photo": (0, 1, IMAGE), grid: (1, 1, IMAGE), "AdPool\nof cells": (2, 1, IMAGE),
         "sentence": (0, 0, TEXT), words: (1, 0, TEXT), "AdPool\nof words": (2, 0, TEXT),
         space: (3, 0.5, RIGHT), "cosine": (4, 1, "#000000"), adopt: (4, 0, WRONG),
     }  # fmt: skip
     arrows = [
-        ("photo", cells, "pixels"), (cells, "AdPool\nof cells", "(N, D)"), ("AdPool\nof cells", space, "(D)"),
+        ("photo", grid, "pixels"), (grid, "AdPool\nof cells", "(N, D)"), ("AdPool\nof cells", space, "(D)"),
         ("sentence", words, "tokens"), (words, "AdPool\nof words", "(M, D)"), ("AdPool\nof words", space, "(D)"),
         (space, "cosine", "search"), (space, adopt, "training"),
     ]  # fmt: skip
@@ -68,7 +67,15 @@ def plot_pipeline(ax: Axes | None = None) -> Axes:
 def plot_matrix(
     values: np.ndarray, rows: Sequence[str] = (), columns: Sequence[str] = (), ax: Axes | None = None, digits: int = 1
 ) -> Axes:
-    """A small matrix with its numbers, shaded by value."""
+    """Draw a small matrix with its numbers, shaded by value.
+
+    Args:
+        values: The matrix.
+        rows: Labels of the rows, if any.
+        columns: Labels of the columns, if any.
+        ax: Axes to draw on; a new figure if None.
+        digits: Digits after the decimal point.
+    """
     values = np.asarray(values, dtype=float)
     ax = _axes(ax, 1.2 + 0.7 * values.shape[1], 0.8 + 0.5 * values.shape[0])
     ax.imshow(values, cmap="Blues", aspect="auto", vmin=values.min(), vmax=values.min() + 1.5 * np.ptp(values) + 1e-9)
@@ -83,7 +90,13 @@ def plot_matrix(
 def plot_rank_weights(
     weights: Mapping[str, np.ndarray], ax: Axes | None = None, colours: Sequence[str] = PALETTE
 ) -> Axes:
-    """How much each rank counts, a line per pooling or model; rank 1 is the largest value."""
+    """Draw how much each rank counts, a line per pooling or model.
+
+    Args:
+        weights: Name -> the weight of each rank, rank 1 (the largest value) first.
+        ax: Axes to draw on; a new figure if None.
+        colours: Of the lines; repeated if there are more lines.
+    """
     ax = _axes(ax)
     for colour, (name, values) in zip(cycle(colours), weights.items(), strict=False):
         style = "o-" if len(values) <= 40 else "-"  # more dots than that only make a line thick
@@ -94,7 +107,13 @@ def plot_rank_weights(
 
 
 def plot_heat_map(image: Image.Image, parts: np.ndarray, ax: Axes | None = None) -> Axes:
-    """A photo under the parts that its cells add to a score: green helps, vermilion hurts."""
+    """Draw an image under what each place of it adds to a score: green helps, vermilion hurts.
+
+    Args:
+        image: The image, of any size; it is shown in grey.
+        parts: (rows, columns) what each place of the grid adds.
+        ax: Axes to draw on; a new figure if None.
+    """
     ax = _axes(ax, 4.5, 4)
     parts = np.asarray(parts)
     limit = max(float(np.abs(parts).max()), 1e-9)
@@ -107,7 +126,13 @@ def plot_heat_map(image: Image.Image, parts: np.ndarray, ax: Axes | None = None)
 
 
 def plot_word_parts(words: Sequence[str], parts: np.ndarray, ax: Axes | None = None) -> Axes:
-    """What each word adds to a score, in the order of the sentence."""
+    """Draw what each word adds to a score, in the order of the sentence.
+
+    Args:
+        words: The words; long ones are cut.
+        parts: What each word adds.
+        ax: Axes to draw on; a new figure if None.
+    """
     ax = _axes(ax, 5, 0.8 + 0.3 * len(words))
     parts = np.asarray(parts)
     ax.barh(range(len(words)), parts, color=[RIGHT if part >= 0 else WRONG for part in parts])
@@ -122,7 +147,17 @@ def plot_word_parts(words: Sequence[str], parts: np.ndarray, ax: Axes | None = N
 def plot_retrieved_images(
     query: str, images: Sequence[Image.Image], scores: Sequence[float], right: Sequence[bool | None]
 ) -> Axes:
-    """The paper's figure: a sentence and its pictures, ticked or crossed; None leaves a picture unmarked."""
+    """Draw a sentence and the images found for it, ticked or crossed, as in the paper's figure.
+
+    Args:
+        query: The sentence.
+        images: The images, best first.
+        scores: Of the images.
+        right: Whether each image belongs to the sentence; None leaves it unmarked.
+
+    Returns:
+        The Axes of the first image.
+    """
     tallest = max(image.height / image.width for image in images)
     size = 2.6 * len(images), 0.8 + 2.6 * min(tallest, 1)
     figure, all_axes = plt.subplots(1, len(images), figsize=size, layout="constrained", squeeze=False)
@@ -140,7 +175,17 @@ def plot_retrieved_images(
 def plot_retrieved_captions(
     image: Image.Image, captions: Sequence[str], scores: Sequence[float], right: Sequence[bool | None]
 ) -> Axes:
-    """The other way round: a picture and its captions, long ones on two lines and cut after them."""
+    """Draw an image and the captions found for it, ticked or crossed; long ones take two lines and are cut there.
+
+    Args:
+        image: The image.
+        captions: The captions, best first.
+        scores: Of the captions.
+        right: Whether each caption belongs to the image; None leaves it unmarked.
+
+    Returns:
+        The Axes of the captions.
+    """
     size = 11, max(2.4, 0.2 + 0.54 * len(captions))
     _, (left, ax) = plt.subplots(1, 2, figsize=size, width_ratios=(1, 2.6), layout="constrained")
     left.imshow(np.asarray(image))
@@ -170,10 +215,14 @@ def plot_k_plane(
     points: Mapping[str, tuple[float, float]] | None = None,
     path: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Axes:
-    """K over the plane of alignment and uniformity, by one variant's formula.
+    """Draw K over the plane of alignment and uniformity, by one variant's formula.
 
-    `points` are spaces to mark, each (alignment, uniformity), with the K that they get; `path` is a run, as its two
-    columns of a log, drawn from a dot.
+    Args:
+        variant: `paper` or `official`.
+        batch_size: The largest K, plus one.
+        ax: Axes to draw on; a new figure if None.
+        points: Spaces to mark with the K that they get, name -> (alignment, uniformity).
+        path: The alignment and the uniformity of each step of a run, drawn as a line from a dot.
     """
     ax = _axes(ax, 5, 4)
     alignment, uniformity = np.linspace(0, 1, 101), np.linspace(0, 1.2, 121)
@@ -205,7 +254,15 @@ def plot_curves(
     ax: Axes | None = None,
     colours: Sequence[str] = PALETTE,
 ) -> Axes:
-    """Lines of (x, y), such as the loss, K, alignment or RSUM of runs."""
+    """Draw lines, such as the loss, K, alignment or RSUM of runs.
+
+    Args:
+        curves: Name -> (x, y).
+        xlabel: What x is.
+        ylabel: What y is.
+        ax: Axes to draw on; a new figure if None.
+        colours: Of the lines; repeated if there are more lines.
+    """
     ax = _axes(ax)
     for colour, (name, (x, y)) in zip(cycle(colours), curves.items(), strict=False):
         ax.plot(x, y, color=colour, label=name, lw=1.8)
@@ -218,7 +275,14 @@ def plot_curves(
 def plot_comparison(
     results: Mapping[str, Sequence[float]], xlabel: str = "RSUM", highlight: str = "", ax: Axes | None = None
 ) -> Axes:
-    """One row per setting: every seed a dot, their mean a line; comparable at a glance."""
+    """Draw one row per setting: every seed a dot, their mean a line.
+
+    Args:
+        results: Name -> one value per seed.
+        xlabel: What the values are.
+        highlight: Name of a row in another colour.
+        ax: Axes to draw on; a new figure if None.
+    """
     ax = _axes(ax, 6.4, 0.8 + 0.4 * len(results))
     _plot_seeds(ax, results, [WRONG if name == highlight else IMAGE for name in results])
     ax.set_xlabel(f"{xlabel} (dot: a seed, line: the mean)")
@@ -232,7 +296,15 @@ def plot_differences(
     xlabel: str = "difference in RSUM",
     ax: Axes | None = None,
 ) -> Axes:
-    """One row per claim: what each seed says, their mean, and as a diamond what was expected; 0 is no difference."""
+    """Draw one row per claim: every seed a dot, their mean a line, the expected value a diamond.
+
+    Args:
+        differences: Claim -> one difference per seed; 0 is no difference.
+        expected: Claim -> the expected difference, where there is one.
+        colours: Of the rows.
+        xlabel: What the values are.
+        ax: Axes to draw on; a new figure if None.
+    """
     ax = _axes(ax, 7.5, 1.0 + 0.3 * len(differences))
     ax.axvline(0, color="black", lw=1)
     _plot_seeds(ax, differences, colours or [IMAGE] * len(differences))
@@ -243,7 +315,7 @@ def plot_differences(
 
 
 def _plot_seeds(ax: Axes, rows: Mapping[str, Sequence[float]], colours: Sequence[str]) -> None:
-    """Named rows from the top, every value a dot and the mean a line."""
+    """Draw named rows from the top, every value a dot and the mean a line."""
     for row, (values, colour) in enumerate(zip(rows.values(), colours, strict=True)):
         ax.plot(values, [row] * len(values), "o", color=colour, ms=6, alpha=0.7)
         ax.plot([np.mean(values)] * 2, [row - 0.3, row + 0.3], color=colour, lw=2.5)
@@ -253,7 +325,12 @@ def _plot_seeds(ax: Axes, rows: Mapping[str, Sequence[float]], colours: Sequence
 
 
 def plot_time_parts(bars: Mapping[str, Mapping[str, float]], ax: Axes | None = None) -> Axes:
-    """Milliseconds, a bar for each thing and a piece for each of its parts."""
+    """Draw milliseconds: a bar for each thing, divided into its parts.
+
+    Args:
+        bars: Name of a bar -> name of a part -> milliseconds.
+        ax: Axes to draw on; a new figure if None.
+    """
     ax = _axes(ax, 7.5, 0.9 + 0.55 * len(bars))
     names = list(dict.fromkeys(name for parts in bars.values() for name in parts))
     longest = max(sum(parts.values()) for parts in bars.values())
@@ -273,7 +350,15 @@ def plot_time_parts(bars: Mapping[str, Mapping[str, float]], ax: Axes | None = N
 def plot_trade_off(
     points: Mapping[str, tuple[float, float]], xlabel: str, ylabel: str, highlight: str = "", ax: Axes | None = None
 ) -> Axes:
-    """Two virtues of each thing, such as speed (on a log scale) and quality: right and up is better."""
+    """Draw two virtues of each thing, such as speed and quality: right and up is better.
+
+    Args:
+        points: Name -> (x, y); x is on a log scale.
+        xlabel: What x is.
+        ylabel: What y is.
+        highlight: Name of a point in another colour.
+        ax: Axes to draw on; a new figure if None.
+    """
     ax = _axes(ax, 7, 4.2)
     x, y = np.array(list(points.values())).T
     across, up = ((values - values.min()) / max(np.ptp(values), 1e-9) for values in (np.log(x), y))
@@ -294,7 +379,15 @@ def plot_trade_off(
 def plot_space(
     images: np.ndarray, texts: np.ndarray, image_ids: np.ndarray, groups: Sequence[str] = (), ax: Axes | None = None
 ) -> Axes:
-    """A map (n, 2) of images and texts, each text joined to its image; a group of images has a colour and a shape."""
+    """Draw a map of images and texts, each text joined to its image.
+
+    Args:
+        images: (B, 2) places of the images.
+        texts: (C, 2) places of the texts.
+        image_ids: (C,) the index of each text's image.
+        groups: A name for each image; a group has a colour and a shape of its own.
+        ax: Axes to draw on; a new figure if None.
+    """
     ax = _axes(ax, 7, 6)
     for text, image in zip(texts, images[image_ids], strict=True):
         ax.plot(*np.stack([text, image]).T, color="#999999", lw=0.4, alpha=0.5, zorder=1)
@@ -313,7 +406,13 @@ def plot_space(
 
 
 def plot_circle(images: np.ndarray, texts: np.ndarray, ax: Axes | None = None) -> Axes:
-    """Unit vectors (n, 2) on the circle, true pairs joined: alignment is short lines, uniformity a full circle."""
+    """Draw unit vectors on the circle, true pairs joined: alignment is short lines, uniformity a full circle.
+
+    Args:
+        images: (B, 2) unit vectors.
+        texts: (B, 2) unit vectors, each the pair of the image of the same index.
+        ax: Axes to draw on; a new figure if None.
+    """
     ax = _axes(ax, 4, 4)
     ax.add_patch(plt.Circle((0, 0), 1, fill=False, color="#BBBBBB"))
     for pair in np.stack([images, texts], 1):
