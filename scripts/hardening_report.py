@@ -1,6 +1,6 @@
 """The table of what was tried against this program, from the lists of cases themselves and the last load test.
 
-python scripts/hardening_report.py    # prints it; a test holds the README to it
+python scripts/hardening_report.py    # prints it; a test compares docs/safety.md with it
 """
 
 import json
@@ -26,7 +26,7 @@ def table() -> str:
     kills = ", ".join(f"{verb} {count}" for verb, count in faults.KILLS.items())
     memory = load["memory_mb"]
     rows = {
-        "pictures": f"{len(hostile.IMAGE_SUFFIXES)}; {kinds['PICTURES']} are refused with a reason, the others answered",
+        "pictures": f"{len(hostile.PICTURES)}; {kinds['PICTURES']} are refused with a reason, the others answered",
         "sentences": f"{len(hostile.TEXTS)}; {kinds['TEXTS']} refused; {len(hostile.MARKUP)} markup, in Chromium too",
         "files": f"{len(files.FILES)} kinds, {len(hostile.DAMAGES)} damages each: refused, or the answer is as before",
         "requests": f"{len(page.WAYS)} ways to {len(page.SECRETS)} files, {len(page.OTHER_ROUTES)} routes: closed",
@@ -34,7 +34,7 @@ def table() -> str:
         "users at once": f"{load['users']} for {load['seconds']} s on {load['cores']} cores: {answered:,} answered, "
         f"{refused:,} bad ones refused, {len(load['wrong'])} wrong; p50 {load['p50']} s, p95 {load['p95']} s; "
         f"memory {memory['first']:,} → {memory['last']:,} MB",
-        "fuzzing": f"{len(test_fuzz.TRIES)} public names, {test_fuzz.EXAMPLES} examples each; file readers, guided by "
+        "fuzzing": f"{len(test_fuzz.TRIES)} public names, up to {test_fuzz.EXAMPLES} examples each; file readers, guided by "
         f"coverage: {fuzz['runs']:,} inputs in {fuzz['seconds'] / 60:.0f} minutes",
     }
     return "\n".join(["| tried | |", "|---|---|", *(f"| {what} | {how} |" for what, how in rows.items())])
