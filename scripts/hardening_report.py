@@ -34,8 +34,8 @@ def table() -> str:
         "users at once": f"{load['users']} for {load['seconds']} s on {load['cores']} cores: {answered:,} answered, "
         f"{refused:,} bad ones refused, {len(load['wrong'])} wrong; p50 {load['p50']} s, p95 {load['p95']} s; "
         f"memory {memory['first']:,} → {memory['last']:,} MB",
-        "fuzzing": f"{len(test_fuzz.TRIES)} public names, up to {test_fuzz.EXAMPLES} examples each; file readers, guided by "
-        f"coverage: {fuzz['runs']:,} inputs in {fuzz['seconds'] / 60:.0f} minutes",
+        "fuzzing": f"{len(test_fuzz.TRIES)} public names, up to {test_fuzz.EXAMPLES} examples each; file readers, "
+        f"guided by coverage: {fuzz['runs']:,} inputs in {fuzz['seconds'] / 60:.0f} minutes",
     }
     return "\n".join(["| tried | |", "|---|---|", *(f"| {what} | {how} |" for what, how in rows.items())])
 
