@@ -23,7 +23,7 @@ import numpy as np
 from vse_demo.data import open_dataset
 from vse_demo.encoders import ImageEncoder, cached_features
 from vse_demo.training import make_config, train
-from vse_demo.utils.files import replace_folder, write_atomic, write_json
+from vse_demo.utils.files import write_atomic, write_folder, write_json
 
 # One budget for all: 36 vectors per photo, as many as the paper has regions, and a small joint space.
 BUDGET: dict[str, Any] = {
@@ -111,7 +111,7 @@ def prepare(chosen: argparse.Namespace) -> Path:
     assert encoder.backbone is not None
     encoder.backbone.load_weights(str(chosen.pretrained / "tf_efficientnet_lite2.safetensors"))
     encoder.freeze_backbone()
-    with replace_folder(folder) as fresh:
+    with write_folder(folder) as fresh:
         for split, name in (("train", "train"), ("val", "dev")):
             data = open_dataset(chosen.data).split(split)
             five = [data.captions_of(image)[:5] for image in range(len(data))]

@@ -49,9 +49,9 @@ def test_taking_away_what_a_row_adds_leaves_the_rest(images: list[Path]) -> None
     """Recompute one cell's part from the definition, value by value."""
     model = make_model()
     found = explain(model, images[0], SENTENCE)
-    cells = model.read_image_features([images[0]]).clone()  # an ordinary tensor, outside inference mode
-    mask = torch.ones(cells.shape[:2], dtype=torch.bool)
-    features = model.image_encoder(cells, mask).detach()
+    extracted = model.read_image_features([images[0]]).clone()  # an ordinary tensor, outside inference mode
+    mask = torch.ones(extracted.shape[:2], dtype=torch.bool)
+    features = model.image_encoder(extracted, mask).detach()
     pooled, trace = model.image_pooling(features, mask, return_trace=True)
     text = model.encode_texts([SENTENCE])[0].numpy()
     weights, norm = trace.input_weights()[0].detach().numpy(), pooled.norm().item()

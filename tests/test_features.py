@@ -12,19 +12,18 @@ from vse_demo.encoders import NAME_BYTES, ImageEncoder, cached_features
 from vse_demo.utils.files import FileError
 from vse_demo.utils.paths import default_cache
 
-# Extracts the cells of a folder's pictures, slowly; its encoder is the `tiny_encoder` of the tests.
+# Extracts the features of a folder's images, slowly; its encoder is the `tiny_encoder` of the tests.
 SLOW_EXTRACTION = """
 import sys, time, torch
 from pathlib import Path
-from vse_demo.encoders import cached_cells
-from vse_demo.encoders import ImageEncoder
+from vse_demo.encoders import ImageEncoder, cached_features
 
 torch.manual_seed(0)
 encoder = ImageEncoder(8, "grid", "test_efficientnet", 64)
 encoder.freeze_backbone()
-fast = encoder.cells
-encoder.cells = lambda images: (time.sleep(float(sys.argv[3])), fast(images))[1]
-cached_cells(encoder, sorted(Path(sys.argv[1]).iterdir()), Path(sys.argv[2]), batch_size=1)
+fast = encoder.extract
+encoder.extract = lambda images: (time.sleep(float(sys.argv[3])), fast(images))[1]
+cached_features(encoder, sorted(Path(sys.argv[1]).iterdir()), Path(sys.argv[2]), batch_size=1)
 """
 
 
@@ -35,15 +34,15 @@ def cache(tmp_path) -> Path:
 
 @pytest.fixture
 def computed(monkeypatch) -> list[tuple[int, int]]:
-    """The sizes of all pictures that a backbone sees, but for the blank one that tells the shape of its cells."""
+    """The sizes of all images that a backbone sees, but for the blank one that tells the shape of its features."""
     sizes: list[tuple[int, int]] = []
-    cells = ImageEncoder.cells
+    extract = ImageEncoder.extract
 
     def count(encoder, images):
         sizes.extend(image.size for image in images if image.size != (8, 8))
-        return cells(encoder, images)
+        return extract(encoder, images)
 
-    monkeypatch.setattr(ImageEncoder, "cells", count)
+    monkeypatch.setattr(ImageEncoder, "extract", count)
     return sizes
 
 
@@ -66,32 +65,32 @@ def wait_for(condition, seconds: float = 60) -> None:
 # What the cache gives
 
 
-def test_cached_cells_are_those_of_the_backbone(tiny_encoder, images, cache):
-    cells = cached_features(tiny_encoder, images, cache, batch_size=4)
-    expected = tiny_encoder.cells([read_image(image) for image in images])
-    assert len(cells) == len(images)
-    torch.testing.assert_close(cells[range(10)], expected, rtol=1e-3, atol=1e-5)  # fp16 has 11 bits
+def test_cached_features_are_those_of_the_backbone(tiny_encoder, images, cache):
+    features = cached_features(tiny_encoder, images, cache, batch_size=4)
+    expected = tiny_encoder.extract([read_image(image) for image in images])
+    assert len(features) == len(images)
+    torch.testing.assert_close(features[range(10)], expected, rtol=1e-3, atol=1e-5)  # fp16 has 11 bits
 
 
-def test_mirror_images_have_cells_of_their_own(tiny_encoder, images, cache):
+def test_mirror_images_have_features_of_their_own(tiny_encoder, images, cache):
     plain, mirrored = (cached_features(tiny_encoder, images, cache, mirrored=way)[range(10)] for way in (False, True))
-    expected = tiny_encoder.cells([ImageOps.mirror(read_image(image)) for image in images])
+    expected = tiny_encoder.extract([ImageOps.mirror(read_image(image)) for image in images])
     torch.testing.assert_close(mirrored, expected, rtol=1e-3, atol=1e-5)
     assert not torch.allclose(plain, mirrored, atol=1e-3)
     assert torch.equal(cached_features(tiny_encoder, images, cache)[range(10)], plain)
 
 
-def test_cells_come_in_the_order_that_is_asked_for(tiny_encoder, images, cache):
-    cells = cached_features(tiny_encoder, images, cache)
-    everything = cells[range(10)]
+def test_features_come_in_the_order_that_is_asked_for(tiny_encoder, images, cache):
+    features = cached_features(tiny_encoder, images, cache)
+    everything = features[range(10)]
     assert everything.dtype == torch.float32
-    assert torch.equal(cells[[7, 2, 2]], everything[[7, 2, 2]])
-    assert torch.equal(cells[np.array([3])], everything[[3]])
+    assert torch.equal(features[[7, 2, 2]], everything[[7, 2, 2]])
+    assert torch.equal(features[np.array([3])], everything[[3]])
     backwards = cached_features(tiny_encoder, images[::-1], cache)
     assert torch.equal(backwards[range(10)], everything.flip(0))
 
 
-def test_pictures_in_an_archive_have_the_cells_of_their_files(tiny_encoder, tmp_path, hub_copy_folder, cache):
+def test_images_in_an_archive_have_the_features_of_their_files(tiny_encoder, tmp_path, hub_copy_folder, cache):
     zipped = open_dataset(hub_copy_folder).split("train").images
     files = [tmp_path / image.name for image in zipped]
     for file, image in zip(files, zipped, strict=True):
@@ -100,7 +99,7 @@ def test_pictures_in_an_archive_have_the_cells_of_their_files(tiny_encoder, tmp_
     assert torch.equal(from_zip, cached_features(tiny_encoder, files, tmp_path / "other")[range(4)])
 
 
-def test_no_pictures_have_no_cells(tiny_encoder, cache):
+def test_no_images_have_no_features(tiny_encoder, cache):
     assert len(cached_features(tiny_encoder, [], cache)) == 0
 
 
@@ -129,7 +128,7 @@ def test_a_second_call_computes_nothing(tiny_encoder, images, cache, computed):
     assert len(computed) == 10
 
 
-def test_a_moved_picture_is_known_and_a_changed_one_is_computed(tiny_encoder, images, save_picture, cache, computed):
+def test_a_moved_image_is_known_and_a_changed_one_is_computed(tiny_encoder, images, save_picture, cache, computed):
     before = cached_features(tiny_encoder, images, cache)[range(10)]
     images[3] = images[3].rename(images[3].with_name("moved.jpg"))
     save_picture(images[5], seed=20, size=(33, 33))
@@ -139,11 +138,11 @@ def test_a_moved_picture_is_known_and_a_changed_one_is_computed(tiny_encoder, im
     assert changed.nonzero().tolist() == [[5]]
 
 
-def test_copies_of_a_picture_are_computed_once(tiny_encoder, images, cache, computed):
+def test_copies_of_an_image_are_computed_once(tiny_encoder, images, cache, computed):
     images[1].write_bytes(images[0].read_bytes())
-    cells = cached_features(tiny_encoder, images[:3], cache)
+    features = cached_features(tiny_encoder, images[:3], cache)
     assert len(computed) == 2
-    assert torch.equal(cells[[0]], cells[[1]])
+    assert torch.equal(features[[0]], features[[1]])
 
 
 def test_other_weights_and_other_sizes_have_a_folder_of_their_own(tiny_encoder, images, cache, computed):
@@ -167,7 +166,7 @@ def test_the_projection_does_not_matter_to_the_cache(tiny_encoder, images, cache
 # Accidents
 
 
-def test_a_broken_picture_is_named_and_earlier_rows_are_kept(tiny_encoder, images, save_picture, cache, computed):
+def test_a_broken_image_is_named_and_earlier_rows_are_kept(tiny_encoder, images, save_picture, cache, computed):
     images[6].write_bytes(b"no picture")
     with pytest.raises(FileError, match=r"6\.jpg is not a picture"):
         cached_features(tiny_encoder, images, cache, batch_size=2)
@@ -208,10 +207,10 @@ def test_a_killed_extraction_goes_on_where_it_stopped(tiny_encoder, images, cach
     done = len(names_in(cache))
     assert process.returncode == -signal.SIGKILL
     assert 3 <= done < 10
-    cells = cached_features(tiny_encoder, images, cache)
+    features = cached_features(tiny_encoder, images, cache)
     assert len(computed) == 10 - done
     undisturbed = cached_features(tiny_encoder, images, tmp_path / "other")
-    torch.testing.assert_close(cells[range(10)], undisturbed[range(10)], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(features[range(10)], undisturbed[range(10)], rtol=1e-3, atol=1e-5)
 
 
 def test_two_processes_share_the_work(tiny_encoder, images, cache, computed, start_python, tmp_path):
@@ -220,7 +219,7 @@ def test_two_processes_share_the_work(tiny_encoder, images, cache, computed, sta
         errors = one.communicate()[1] + other.communicate()[1]
     assert (one.returncode, other.returncode) == (0, 0), errors
     assert len(names_in(cache)) == len(set(names_in(cache))) == 10
-    cells = cached_features(tiny_encoder, images, cache)[range(10)]
+    features = cached_features(tiny_encoder, images, cache)[range(10)]
     assert computed == []
     undisturbed = cached_features(tiny_encoder, images, tmp_path / "other")[range(10)]
-    torch.testing.assert_close(cells, undisturbed, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(features, undisturbed, rtol=1e-3, atol=1e-5)

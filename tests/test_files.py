@@ -1,11 +1,23 @@
+import contextlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from vse_demo.utils.files import FileError, read_json, recover_folder, replace_folder, write_atomic, write_json
+from vse_demo.utils.files import (
+    CHECKSUMS,
+    FileError,
+    read_json,
+    recover_folder,
+    saved_files,
+    write_atomic,
+    write_checksums,
+    write_folder,
+    write_json,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -45,82 +57,144 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path, monkey
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """`model`, with the file `old`."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "old").write_text("old")
+    """`model`, with the files `new` and `outdated` of an earlier save, and their checksums."""
+    save(tmp_path / "model", new="old", outdated="old")
     return tmp_path / "model"
 
 
-def save_new(folder: Path, content: str | None = "new") -> None:
-    """Save a folder with the file `new`; without content the saving fails half-way."""
-    with replace_folder(folder) as fresh:
-        (fresh / "new").touch()
-        (fresh / "new").write_text(content)
+def save(folder: Path, **contents: str | None) -> None:
+    """Save files of these contents; with None for one of them the saving fails half-way."""
+    with write_folder(folder, lambda _: {"new", "outdated", CHECKSUMS}) as fresh:
+        for name, content in contents.items():
+            (fresh / name).write_text(content)
+        write_checksums(fresh)
 
 
-def crash_during_swap(folder: Path) -> None:
-    """What a kill between the two renames of `replace_folder` leaves."""
-    os.rename(folder, folder.with_name(".model.old"))
+def contents(folder: Path) -> dict[str, str]:
+    """All that is below a folder, links and empty folders too, but for checksums."""
+    entries = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.name != CHECKSUMS}
+    return {
+        name: os.readlink(path) if path.is_symlink() else path.read_text() if path.is_file() else ""
+        for name, path in entries.items()
+    }
 
 
-def test_replace_folder_makes_a_folder_that_was_not_there(tmp_path):
-    save_new(tmp_path / "runs" / "model")
+def add_documents(folder: Path) -> dict[str, str]:
+    """Put into a folder what people have in theirs; its contents."""
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "empty").mkdir()
+    (folder / "deep" / "er" / "thesis.tex").write_text("years of work")
+    (folder / ".hidden").write_text("a secret")
+    (folder / "link").symlink_to("deep/er/thesis.tex")
+    (folder / "nowhere").symlink_to("/nowhere/at/all")
+    return contents(folder)
+
+
+def test_files_are_written_into_a_folder_that_was_not_there(tmp_path):
+    save(tmp_path / "runs" / "model", new="new")
     assert names(tmp_path / "runs") == ["model"]
-    assert names(tmp_path / "runs" / "model") == ["new"]
+    assert contents(tmp_path / "runs" / "model") == {"new": "new"}
+    assert (tmp_path / "runs" / "model").stat().st_mode & 0o777 == 0o755
 
 
-def test_replace_folder_swaps_the_whole_folder(folder):
-    save_new(folder)
-    assert names(folder) == ["new"]
+def test_saving_again_replaces_the_files_of_the_earlier_save_and_no_others(folder):
+    documents = {name: content for name, content in add_documents(folder).items() if name not in ("new", "outdated")}
+    before = (folder / "deep" / "er" / "thesis.tex").stat()
+    save(folder, new="new")
+    assert contents(folder) == {"new": "new", **documents}
+    after = (folder / "deep" / "er" / "thesis.tex").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert names(folder.parent) == ["model"]
-    assert folder.stat().st_mode & 0o777 == 0o755
 
 
-def test_replace_folder_keeps_the_old_one_when_the_block_fails(folder):
+def test_a_folder_that_was_never_saved_keeps_all_that_it_holds(tmp_path):
+    (tmp_path / "documents").mkdir()
+    documents = add_documents(tmp_path / "documents")
+    save(tmp_path / "documents", new="new")
+    assert contents(tmp_path / "documents") == {"new": "new", **documents}
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_file_of_somebody_else_under_our_name_is_refused(tmp_path, kind):
+    theirs = tmp_path / "documents" / "new"
+    theirs.mkdir(parents=True) if kind == "folder" else write_atomic(theirs, "years of work")
+    before = contents(tmp_path)
+    message = r"documents/new was not saved by this program: choose another folder"
+    with pytest.raises(FileError, match=message), write_folder(tmp_path / "documents") as fresh:
+        (fresh / "new").write_text("new")
+    assert contents(tmp_path) == before
+
+
+def test_the_checksums_of_somebody_else_do_not_make_their_files_ours(tmp_path):
+    (tmp_path / "new").write_text("years of work")
+    write_checksums(tmp_path)
+    assert saved_files(tmp_path, ["config.json", CHECKSUMS], lambda _: False) == set()
+    assert saved_files(tmp_path, ["new", CHECKSUMS], lambda _: False) == {"new", CHECKSUMS}
+    assert saved_files(tmp_path, ["config.json"], lambda _: True) == {"config.json"}
+
+
+def test_a_failed_save_leaves_what_was_there(folder):
+    before = contents(folder)
     with pytest.raises(TypeError):
-        save_new(folder, content=None)
-    assert names(folder) == ["old"]
+        save(folder, new=None)
+    assert contents(folder) == before
     assert names(folder.parent) == ["model"]
 
 
-def test_replace_folder_puts_the_old_one_back_when_the_new_one_cannot_take_its_place(folder, monkeypatch):
-    rename = os.rename
-
-    def refuse_new(source, target):
-        if names(Path(source)) == ["new"]:
-            raise OSError("no")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", refuse_new)
-    with pytest.raises(OSError, match="no"):
-        save_new(folder)
-    assert names(folder) == ["old"]
-    assert names(folder.parent) == ["model"]
+STEPS = ["link", "replace", "rename"]
 
 
-def test_the_old_content_is_found_after_a_crash_between_the_renames(folder):
-    crash_during_swap(folder)
-    assert names(recover_folder(folder)) == ["old"]
+@pytest.mark.parametrize("number", range(9))
+@pytest.mark.parametrize("documents", [False, True])
+def test_whenever_a_save_is_cut_off_there_is_the_old_content_or_the_new(tmp_path, monkeypatch, number, documents):
+    """Cut off before operation `number` on names: the files are the old ones or the new ones, and none of both."""
+    folder, kept = tmp_path / "model", {}
+    save(folder, new="old", more="old")
+    if documents:
+        kept = {name: content for name, content in add_documents(folder).items() if name not in ("new", "more")}
+    left = [None] * number
+
+    class PowerCutError(BaseException):
+        pass
+
+    def cut(operation):
+        def run(*arguments, **options):
+            if not left:
+                raise PowerCutError
+            left.pop()
+            return operation(*arguments, **options)
+
+        return run
+
+    own = {"new", "more", CHECKSUMS}
+    with monkeypatch.context() as patch, contextlib.suppress(PowerCutError):
+        for step in STEPS:
+            patch.setattr(os, step, cut(getattr(os, step)))
+        patch.setattr(shutil, "rmtree", cut(shutil.rmtree))
+        patch.setattr(Path, "unlink", cut(Path.unlink))
+        with write_folder(folder, lambda _: own) as fresh:
+            for name in ("new", "more"):
+                (fresh / name).write_text("new")
+    whole = recover_folder(folder)
+    assert {(whole / name).read_text() for name in ("new", "more")} in ({"old"}, {"new"})
+    assert all(contents(folder)[name] == content for name, content in kept.items())
+    with write_folder(folder, lambda _: own) as fresh:
+        for name in ("new", "more"):
+            (fresh / name).write_text("newer")
+    found = {name: content for name, content in contents(folder).items() if not re.search("[0-9a-f]{32}", name)}
+    assert found == {"new": "newer", "more": "newer", **kept}
 
 
-def test_replace_folder_works_after_a_crash_between_the_renames(folder):
-    crash_during_swap(folder)
-    save_new(folder)
-    assert names(recover_folder(folder)) == ["new"]
-    assert names(folder.parent) == ["model"]
+def test_a_file_system_without_hard_links_does_as_well(folder, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    save(folder, new="new")
+    assert contents(folder) == {"new": "new"}
 
 
-def test_the_new_folder_stays_after_a_crash_before_the_clean_up(folder, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
-        save_new(folder)
-    assert len(names(folder.parent)) == 2
-    assert names(recover_folder(folder)) == ["new"]
-    save_new(folder)
-    assert names(folder.parent) == ["model"]
-
-
-def test_whole_folder_is_the_folder_in_peace(folder):
+def test_the_folder_to_read_is_the_folder_in_peace(folder):
     assert recover_folder(folder) == folder.resolve()
     assert not recover_folder(folder.parent / "never made").exists()
 
@@ -128,9 +202,10 @@ def test_whole_folder_is_the_folder_in_peace(folder):
 def test_a_folder_behind_a_symlink_can_be_saved_twice(folder):
     link = folder.parent / "link"
     link.symlink_to(folder)
-    save_new(link)
-    save_new(link)
-    assert names(link) == ["new"]
+    save(link, new="new")
+    save(link, new="newer")
+    assert link.is_symlink()
+    assert contents(folder) == {"new": "newer"}
 
 
 def test_json_is_written_readably_and_read_back(tmp_path):

@@ -21,7 +21,7 @@ from vse_demo.app.service import open_service
 from vse_demo.cli import main
 from vse_demo.encoders import RowFile, WordTokenizer
 from vse_demo.training import Run
-from vse_demo.utils.files import STALE, FileError, replace_folder, write_atomic
+from vse_demo.utils.files import STALE, FileError, write_atomic, write_folder
 
 KILLS = {"extract": 3, "train": 5, "index": 3, "download": 2}  # how often each is killed, at moments drawn from a seed
 Start = Callable[..., subprocess.Popen[str]]
@@ -162,7 +162,7 @@ def test_what_killed_processes_left_is_cleared_up_when_it_is_old(tmp_path: Path)
         os.utime(stale, (time.time() - STALE - 1,) * 2)
     (tmp_path / ".note.txt.swp").touch()
     write_atomic(tmp_path / "note.txt", "new")
-    with replace_folder(tmp_path / "model"):
+    with write_folder(tmp_path / "model"):
         pass
     left = [".model.aaaaa", ".note.txt.aa", ".note.txt.sw", "model", "note.txt"]
     assert sorted(path.name[:12] for path in tmp_path.iterdir()) == left

@@ -457,8 +457,8 @@ def test_regions_must_be_numbers(precomp_folder: Path) -> None:
 def test_a_gallery_of_a_later_version_is_refused(stores: dict[str, Store], spare: Callable[..., Path]) -> None:
     copy = spare(stores["gallery"])
     content = json.loads((copy / "gallery.json").read_text())
-    (copy / "gallery.json").write_text(json.dumps({**content, "format": 2}))
-    with pytest.raises(FileError, match="is not a gallery of format 1"):
+    (copy / "gallery.json").write_text(json.dumps({**content, "format": 3}))
+    with pytest.raises(FileError, match="is not a gallery of format 2"):
         Gallery.load(copy, make_model())
 
 

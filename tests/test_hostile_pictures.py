@@ -125,7 +125,7 @@ def test_bad_photos_do_not_stop_the_others(
         assert main(command) == 0
     assert "3 pictures added, 3 pictures and 0 captions in all" in capsys.readouterr().out
     said = "\n".join(str(warning.message) for warning in warned)
-    seen = [image for image in hostile.PICTURES if Path(image.file).suffix in data.PICTURES and image.refused]
+    seen = [image for image in hostile.PICTURES if Path(image.file).suffix in data.IMAGE_SUFFIXES and image.refused]
     assert len(seen) > 15
     for image in seen:
         assert f"left out: {image.file}" in said
@@ -133,7 +133,7 @@ def test_bad_photos_do_not_stop_the_others(
 
 def test_bad_photos_do_not_stop_the_app(own_folder: Path, model_folder: Path) -> None:
     service = open_service(own_folder, [model_folder])
-    assert sorted(found.item for found in service.find_images("a red field")) == [f"good {n}.jpg" for n in range(3)]
+    assert sorted(found.item for found in service.find_images(service.encode_text("a red field"))) == [f"good {n}.jpg" for n in range(3)]
     assert set(service.samples(1000)) == {f"good {n}.jpg" for n in range(3)}
 
 

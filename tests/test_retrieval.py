@@ -110,6 +110,23 @@ def test_a_gallery_in_half_precision_answers_nearly_the_same(test_split: Caption
     assert sizes[0] < 0.7 * sizes[1]
 
 
+def test_saving_again_replaces_the_gallery_and_keeps_what_else_is_there(saved: Path) -> None:
+    (saved / "photos").mkdir()
+    (saved / "photos" / "thesis.tex").write_text("years of work")
+    gallery = Gallery.load(saved, make_model())
+    gallery.keep(gallery.names[:2])
+    gallery.save(saved)
+    assert len(Gallery.load(saved, make_model())) == 2
+    assert (saved / "photos" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_gallery_does_not_overwrite_what_it_has_not_written(tmp_path: Path) -> None:
+    (tmp_path / "gallery.json").write_text("[1, 2, 3]")
+    with pytest.raises(FileError, match=r"gallery\.json was not saved by this program: choose another folder"):
+        Gallery(make_model()).save(tmp_path)
+    assert (tmp_path / "gallery.json").read_text() == "[1, 2, 3]"
+
+
 def test_a_gallery_of_another_model_is_refused(saved: Path) -> None:
     with pytest.raises(FileError, match="was encoded by another model: index it again"):
         Gallery.load(saved, make_model(seed=1))
@@ -130,11 +147,11 @@ def point_outside(folder: Path) -> None:
     ("damage", "message"),
     [
         (lambda folder: (folder / "gallery.json").unlink(), "gallery.json is missing"),
-        (lambda folder: edit(folder, format=2), "not a gallery of format 1"),
+        (lambda folder: edit(folder, format=3), "not a gallery of format 2"),
         (lambda folder: edit(folder, names=["a"]), "'image_vectors' in gallery.safetensors does not fit"),
         (lambda folder: edit(folder, captions=[1]), "'captions' must be a list of strings"),
-        (lambda folder: edit(folder, digests=[]), "a caption or a digest belongs to no picture"),
-        (point_outside, "a caption or a digest belongs to no picture"),
+        (lambda folder: edit(folder, digests=[]), "a caption or a digest belongs to no image"),
+        (point_outside, "a caption or a digest belongs to no image"),
         (lambda folder: (folder / "gallery.safetensors").write_bytes(b"no"), "cannot be read"),
     ],
 )

@@ -23,11 +23,9 @@ def test_a_folded_network_sees_the_same(name):
         nn.init.normal_(norm.bias, 0, 0.2)
     folded = fold_batch_norms(net)
     assert folded is not net
-    pictures = torch.randn(2, 3, 96, 96)
+    pixels = torch.randn(2, 3, 96, 96)
     with torch.inference_mode():
-        torch.testing.assert_close(
-            folded.forward_features(pictures), net.forward_features(pictures), rtol=1e-3, atol=1e-3
-        )
+        torch.testing.assert_close(folded.forward_features(pixels), net.forward_features(pixels), rtol=1e-3, atol=1e-3)
 
 
 def test_batch_norms_that_follow_another_layer_are_left_alone():
@@ -64,23 +62,23 @@ def test_inference_follows_a_change_of_weights():
 # Pixels
 
 
-def test_the_whole_picture_is_squeezed_to_a_square():
-    picture = Image.new("RGB", (40, 20), (255, 0, 51))
-    picture.paste((0, 255, 51), (20, 0, 40, 20))
-    pixels = to_pixels([picture, picture], 8)
+def test_the_whole_image_is_squeezed_to_a_square():
+    image = Image.new("RGB", (40, 20), (255, 0, 51))
+    image.paste((0, 255, 51), (20, 0, 40, 20))
+    pixels = to_pixels([image, image], 8)
     assert pixels.shape == (2, 3, 8, 8)
     torch.testing.assert_close(pixels[1, :, 4, 0], torch.tensor([1, 0, 0.2]))
     torch.testing.assert_close(pixels[1, :, 4, 7], torch.tensor([0, 1, 0.2]))
 
 
 def coordinates(width: int, height: int) -> Image.Image:
-    """A picture whose red is the column and whose green is the row, counted from 1: nothing in it is black."""
+    """An image whose red is the column and whose green is the row, counted from 1: nothing in it is black."""
     columns, rows = np.meshgrid(np.arange(1, width + 1), np.arange(1, height + 1))
     return Image.fromarray(np.stack([columns, rows, columns * 0], axis=-1).astype(np.uint8))
 
 
 @pytest.mark.parametrize("size", [(50, 30), (3, 200), (1, 1)])
-def test_a_random_view_is_a_part_of_the_picture_or_its_mirror_image(size):
+def test_a_random_view_is_a_part_of_the_image_or_its_mirror_image(size):
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
         view = np.asarray(random_view(coordinates(*size), generator)).astype(int)
@@ -123,26 +121,26 @@ def test_every_other_view_is_mirrored():
         ("patch", "test_vit", 64, (2, 16, 64)),
     ],
 )
-def test_a_backbone_gives_one_cell_per_place(kind, name, size, shape):
+def test_a_backbone_gives_one_feature_per_place(kind, name, size, shape):
     backbone = Backbone(name, size, kind).eval()
     assert backbone(torch.rand(2, 3, size, size)).shape == shape
     assert backbone.dim == shape[2]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("grid", "test_resnet"), ("patch", "test_vit")])
-def test_cells_are_in_reading_order(kind, name):
+def test_features_are_in_reading_order(kind, name):
     backbone = Backbone(name, 128, kind).eval()
     pixels = torch.full((1, 3, 128, 128), 0.5)
     changed = pixels.clone()
     changed[..., 64:, :64] = 1  # below, on the left
-    cells = backbone(torch.cat([pixels, changed]))
-    difference = (cells[1] - cells[0]).norm(dim=-1)
+    features = backbone(torch.cat([pixels, changed]))
+    difference = (features[1] - features[0]).norm(dim=-1)
     side = round(len(difference) ** 0.5)
     quarters = difference.view(2, side // 2, 2, side // 2).mean((1, 3))
     assert quarters.argmax() == 2
 
 
-def test_pictures_are_normalised_as_the_backbone_expects():
+def test_images_are_normalised_as_the_backbone_expects():
     backbone = Backbone("test_resnet", 64, "grid").eval()
     settings = backbone.net.pretrained_cfg
     pixels = torch.rand(2, 3, 64, 64)
@@ -153,12 +151,12 @@ def test_pictures_are_normalised_as_the_backbone_expects():
 
 @pytest.mark.parametrize(("kind", "name"), [("grid", "test_efficientnet"), ("patch", "test_vit")])
 @torch.inference_mode()
-def test_the_cells_of_a_picture_do_not_depend_on_its_batch(pictures, kind, name):
+def test_the_features_of_an_image_do_not_depend_on_its_batch(images, kind, name):
     encoder = ImageEncoder(8, kind, name, 64).eval()
-    images = [read_image(picture) for picture in pictures]
-    together = encoder.cells(images)
-    for index, image in enumerate(images):
-        torch.testing.assert_close(encoder.cells([image])[0], together[index], rtol=1e-5, atol=1e-5)
+    decoded = [read_image(image) for image in images]
+    together = encoder.extract(decoded)
+    for index, image in enumerate(decoded):
+        torch.testing.assert_close(encoder.extract([image])[0], together[index], rtol=1e-5, atol=1e-5)
 
 
 def test_training_leaves_the_batch_statistics_alone():
@@ -257,25 +255,25 @@ def test_frozen_matrices_are_what_fp16_can_hold():
         assert torch.equal(parameter, expected)
 
 
-def test_an_encoder_projects_cells_to_the_joint_dimension(tiny_encoder, pictures):
-    cells = tiny_encoder.cells([read_image(picture) for picture in pictures[:3]])
-    mask = torch.ones(cells.shape[:2], dtype=torch.bool)
-    assert cells.shape == (3, 4, 256)
-    assert tiny_encoder(cells, mask).shape == (3, 4, 8)
-    torch.testing.assert_close(tiny_encoder(cells[:1], mask[:1]), tiny_encoder(cells, mask)[:1])
+def test_an_encoder_projects_features_to_the_joint_dimension(tiny_encoder, images):
+    features = tiny_encoder.extract([read_image(image) for image in images[:3]])
+    mask = torch.ones(features.shape[:2], dtype=torch.bool)
+    assert features.shape == (3, 4, 256)
+    assert tiny_encoder(features, mask).shape == (3, 4, 8)
+    torch.testing.assert_close(tiny_encoder(features[:1], mask[:1]), tiny_encoder(features, mask)[:1])
 
 
-def test_a_region_encoder_takes_regions_only(pictures):
+def test_a_region_encoder_takes_regions_only(images):
     encoder = ImageEncoder(8, "region", region_dim=16)
     assert encoder(torch.rand(2, 36, 16), torch.ones(2, 36, dtype=torch.bool)).shape == (2, 36, 8)
     with pytest.raises(TypeError, match="takes precomputed regions"):
-        encoder.cells([read_image(pictures[0])])
+        encoder.extract([read_image(images[0])])
     encoder.freeze_backbone()  # it has none
     assert all(parameter.requires_grad for parameter in encoder.parameters())
 
 
-def test_cells_of_another_width_are_refused():
-    with pytest.raises(ValueError, match="cells have 15 channels, this encoder takes 16"):
+def test_features_of_another_width_are_refused():
+    with pytest.raises(ValueError, match="features have 15 channels, this encoder takes 16"):
         ImageEncoder(8, "region", region_dim=16)(torch.rand(1, 2, 15), torch.ones(1, 2, dtype=torch.bool))
 
 

@@ -1,4 +1,4 @@
-"""Why a picture and a sentence match: the similarity, split exactly over image cells and over words.
+"""Why an image and a sentence match: the similarity, split exactly over image features and over words.
 
 AdPool's output is a sum over rows, p = Σₙ wₙ ⊙ fₙ, with weights that the trace tells. The embedding is
 v = p / ‖p‖, and the similarity with a unit vector t is
@@ -7,7 +7,7 @@ v = p / ‖p‖, and the similarity with a unit vector t is
 
 one part per row, and the parts add up to the score: no gradient, no approximation. The same holds
 with the sides exchanged. (What a row holds has already seen its neighbours, through the
-convolutions or the GRU: a cell's part is that of the cell's feature, not of its pixels alone.)
+convolutions or the GRU: a part is that of a feature, not of the pixels beneath it alone.)
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from vse_demo.data.images import ImageLike
 from vse_demo.encoders.tokenizers import pad_tokens
 from vse_demo.model.vse import VSE
 from vse_demo.pooling.adpool import AdPool, PoolTrace
+from vse_demo.utils.tensors import evaluation_mode
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Explanation:
 
     @property
     def heat_map(self) -> Tensor:
-        """The image's parts as the square grid of cells that they are."""
+        """The image's parts as the square grid that its features are."""
         side = round(len(self.image.parts) ** 0.5)
         if side * side != len(self.image.parts):
             raise ValueError(f"{len(self.image.parts)} regions are no square grid")
@@ -50,14 +51,23 @@ class Explanation:
 
 @torch.inference_mode()
 def explain(model: VSE, image: ImageLike, text: str) -> Explanation:
-    """Split the similarity of a picture and a sentence over cells and over words."""
+    """Split the similarity of an image and a sentence over image features and over words.
+
+    Args:
+        model: Both its poolings are AdPool. It is used as in evaluation mode.
+        image: A PIL image, a path, or regions (N, C) for a model that takes them.
+        text: The sentence.
+
+    Raises:
+        ValueError: If the sentence is empty, or the model pools in another way.
+    """
     if not text.strip():
         raise ValueError("the sentence is empty")
-    model.eval()
-    cells = model.read_image_features([image]).to(model.device)
-    tokens, mask = (tensor.to(model.device) for tensor in pad_tokens(model.tokenizer.encode([text])))
-    image_features = model.image_encoder(cells, _everywhere(cells))
-    return explain_features(model, image_features, model.text_encoder(tokens, mask), text)
+    with evaluation_mode(model):
+        features = model.read_image_features([image]).to(model.device)
+        tokens, mask = (tensor.to(model.device) for tensor in pad_tokens(model.tokenizer.encode([text])))
+        image_features = model.image_encoder(features, _everywhere(features))
+        return explain_features(model, image_features, model.text_encoder(tokens, mask), text)
 
 
 @torch.inference_mode()

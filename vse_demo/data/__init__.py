@@ -11,12 +11,13 @@ from vse_demo.data.images import (
     ImageLike,
     Images,
     as_image,
+    as_images,
     content_digest,
     read_image,
     to_rgb,
 )
 from vse_demo.data.layouts import CaptionedImages, Dataset, merge_duplicates, open_dataset, read_captions
-from vse_demo.data.transforms import random_view, to_pixels
+from vse_demo.data.transforms import random_view, resize_images, to_pixels
 
 __all__ = [
     "DATASETS",
@@ -33,6 +34,7 @@ __all__ = [
     "ImageLike",
     "Images",
     "as_image",
+    "as_images",
     "content_digest",
     "download",
     "merge_duplicates",
@@ -40,6 +42,7 @@ __all__ = [
     "random_view",
     "read_captions",
     "read_image",
+    "resize_images",
     "to_pixels",
     "to_rgb",
 ]

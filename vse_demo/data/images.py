@@ -11,6 +11,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from vse_demo.utils.files import FileError
 
 ImageFile = Path | zipfile.Path
+ImageLike = Image.Image | ImageFile | str | np.ndarray  # an array is the regions (N, C) of one image
+Images = Sequence[ImageLike] | np.ndarray
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow knows more, and runs Ghostscript for some
 MAX_BYTES = 500_000_000  # of a file; larger ones are refused unopened
@@ -79,14 +81,30 @@ def content_digest(item: ImageFile | np.ndarray) -> str:
         raise FileError(f"{item.name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-ImageLike = Image.Image | ImageFile | str | np.ndarray  # an array is the regions (N, C) of one picture
-Images = Sequence[ImageLike] | np.ndarray
-
-
 def as_image(image: ImageLike) -> Image.Image:
-    """A picture as RGB, from PIL or from a file."""
+    """Read or convert one image: upright, RGB.
+
+    Args:
+        image: A PIL image, turned as its EXIF data say, or the path of a file.
+
+    Raises:
+        FileError: If the file cannot be read as an image.
+        TypeError: If it is something else.
+    """
     if isinstance(image, Image.Image):
-        return to_rgb(image)
+        return to_rgb(ImageOps.exif_transpose(image))
+    if isinstance(image, str | Path | zipfile.Path):
+        return read_image(Path(image) if isinstance(image, str) else image)
     if isinstance(image, np.ndarray):
-        raise TypeError("this model takes pictures or paths of pictures, not arrays")
-    return read_image(Path(image) if isinstance(image, str) else image)
+        raise TypeError("this model takes images or paths of images, not arrays: convert with PIL.Image.fromarray")
+    if isinstance(image, bytes | bytearray):
+        raise TypeError("an image must be a PIL image or a path, not bytes: PIL.Image.open(io.BytesIO(…)) opens them")
+    raise TypeError(f"an image must be a PIL image or a path, not {type(image).__name__}")
+
+
+def as_images(images: Images | ImageLike) -> Images:
+    """A list of images, of which there may be one: a single image, path or array of regions (N, C) is put in a list."""
+    single = isinstance(images, str | bytes | bytearray | Path | zipfile.Path | Image.Image)
+    if single or (isinstance(images, np.ndarray) and images.ndim == 2):
+        return [images]  # type: ignore[list-item]
+    return images  # type: ignore[return-value]

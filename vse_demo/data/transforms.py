@@ -8,14 +8,19 @@ from PIL import Image
 from torch import Tensor
 
 
-def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:
-    """RGB pictures -> (B, 3, size, size) in [0, 1]: the whole picture, squeezed to a square."""
+def resize_images(images: Sequence[Image.Image], size: int) -> Tensor:
+    """Squeeze whole RGB images to a square: (B, 3, size, size), uint8."""
     arrays = [np.asarray(image.resize((size, size), Image.Resampling.BICUBIC)) for image in images]
-    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).float() / 255
+    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
+
+
+def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:
+    """Squeeze whole RGB images to a square: (B, 3, size, size) in [0, 1]."""
+    return resize_images(images, size).float() / 255
 
 
 def random_view(image: Image.Image, generator: torch.Generator) -> Image.Image:
-    """A training view: at least 70 % of each side, and a mirror image every other time."""
+    """Cut a training view out of an image: at least 70 % of each side, mirrored every other time."""
     share, left, top, mirror = torch.rand(4, generator=generator).tolist()
     width, height = (round(side * (0.7 + 0.3 * share)) for side in image.size)
     x, y = round(left * (image.width - width)), round(top * (image.height - height))

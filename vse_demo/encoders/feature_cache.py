@@ -1,10 +1,10 @@
-"""Cells of a frozen backbone, computed once and kept: pictures -> rows of a memory-mapped file.
+"""Features of a frozen backbone, computed once and kept: images -> rows of a memory-mapped file.
 
 A cache folder belongs to one backbone with its weights and input size; its name is their
 fingerprint. Mirror images have a folder of their own. Inside, `rows.f16` holds one fixed-size row per
-picture, and `rows.txt` names the content (not the file name) of the picture in each row, with a
+image, and `rows.txt` names the content (not the file name) of the image in each row, with a
 checksum of the row. Both only grow: rows first, then their names. A run that is killed loses at most
-its last batch, a changed picture simply is another picture, and nothing can be stale. A row that is not
+its last batch, a changed image simply is another image, and nothing can be stale. A row that is not
 what was written is computed again.
 """
 
@@ -26,26 +26,37 @@ from tqdm.auto import tqdm
 from vse_demo.data.images import ImageFile, content_digest, read_image
 from vse_demo.encoders.vision import ImageEncoder
 from vse_demo.utils.paths import default_cache
+from vse_demo.utils.tensors import evaluation_mode
 
 NAME_BYTES = 42  # 32 hexadecimal digits, a blank, 8 of the checksum, and a line end
 NAME = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{8})\n")
 
 
 class CachedFeatures:
-    """Rows of cells by picture number: `cells[[3, 1]]` is a float32 tensor (2, N, C)."""
+    """Features by image number: `features[[3, 1]]` is a float32 tensor (2, N, C).
+
+    Args:
+        rows: (rows, N, C), mapped rather than read.
+        numbers: The row of each image.
+    """
 
     def __init__(self, rows: np.ndarray, numbers: np.ndarray):
         self.rows, self.numbers = rows, numbers
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Images, features of each, channels."""
+        return len(self.numbers), self.rows.shape[1], self.rows.shape[2]
+
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, pictures: Sequence[int]) -> Tensor:
-        return torch.from_numpy(self.rows[self.numbers[np.asarray(pictures)]]).float()
+    def __getitem__(self, images: Sequence[int]) -> Tensor:
+        return torch.from_numpy(self.rows[self.numbers[np.asarray(images)]]).float()
 
-    def pick(self, pictures: np.ndarray, cells: np.ndarray) -> Tensor:
-        """Some cells of each picture, (B, K) numbers -> (B, K, C); only these are read."""
-        return torch.from_numpy(self.rows[self.numbers[pictures][:, None], cells]).float()
+    def pick(self, images: np.ndarray, places: np.ndarray) -> Tensor:
+        """Some features of each image, by their (B, K) places -> (B, K, C); only these are read."""
+        return torch.from_numpy(self.rows[self.numbers[images][:, None], places]).float()
 
 
 class RowFile:
@@ -60,18 +71,18 @@ class RowFile:
             file.touch()
 
     def __len__(self) -> int:
-        """Rows whose cells and name are whole."""
+        """Rows whose features and name are whole."""
         return min(self.rows_file.stat().st_size // self.row_bytes, self.index_file.stat().st_size // NAME_BYTES)
 
     def names(self) -> dict[str, tuple[int, int]]:
-        """The row and the checksum of each picture content; a broken name is that of no picture."""
+        """The row and the checksum of each image content; a broken name is that of no image."""
         with self.index_file.open("rb") as file:
             lines = [file.read(NAME_BYTES) for _ in range(len(self))]
         found = [(row, name) for row, line in enumerate(lines) if (name := NAME.fullmatch(line))]
         return {name[1].decode(): (row, int(name[2], 16)) for row, name in found}
 
     def sound(self, wanted: Iterable[str]) -> dict[str, int]:
-        """The rows of these pictures, as far as they are here and what was written."""
+        """The rows of these images, as far as they are here and what was written."""
         names, rows = self.names(), self.map()
         here = [(name, *names[name]) for name in set(wanted) if name in names]
         with ThreadPoolExecutor(4) as pool:
@@ -84,8 +95,9 @@ class RowFile:
         os.truncate(self.rows_file, whole * self.row_bytes)
         os.truncate(self.index_file, whole * NAME_BYTES)
 
-    def append(self, names: Sequence[str], cells: Tensor) -> None:
-        rows = cells.half().contiguous().numpy()
+    def append(self, names: Sequence[str], features: Tensor) -> None:
+        """Add the features (B, N, C) of images; each name is a digest of 32 hexadecimal digits."""
+        rows = features.half().contiguous().numpy()
         lines = [f"{name} {zlib.crc32(row):08x}\n" for name, row in zip(names, rows, strict=True)]
         for file, content in ((self.rows_file, rows.tobytes()), (self.index_file, "".join(lines).encode("ascii"))):
             with file.open("ab") as stream:
@@ -94,6 +106,7 @@ class RowFile:
                 os.fsync(stream.fileno())
 
     def map(self) -> np.ndarray:
+        """All whole rows (rows, N, C), read when they are used."""
         rows = self.rows_file.stat().st_size // self.row_bytes
         if rows == 0:  # an empty file cannot be mapped
             return np.empty((0, *self.shape), np.float16)
@@ -108,38 +121,56 @@ def cached_features(
     batch_size: int = 32,
     mirrored: bool = False,
 ) -> CachedFeatures:
-    """The cells of all pictures, or of their mirror images.
+    """The features of all images, or of their mirror images.
 
     They come from the cache where it has them; the others are computed and added.
+
+    Args:
+        encoder: Its backbone computes the features.
+        images: The files.
+        root: Folder of the cache; by default `default_cache()`.
+        batch_size: How many images are computed together.
+        mirrored: Take the mirror image of each.
+
+    Raises:
+        FileError: If an image cannot be read.
+        ValueError: If the encoder has no backbone.
     """
     if encoder.backbone is None:
-        raise ValueError("vision = region takes precomputed regions (*_ims.npy), and these data are pictures")
+        raise ValueError("vision = region takes precomputed regions (*_ims.npy), and these data are images")
     with ThreadPoolExecutor(4) as pool:
         names = list(pool.map(content_digest, images))
-    encoder.eval()
-    shape = encoder.cells([Image.new("RGB", (8, 8))]).shape[1:]
-    folder = (root or default_cache()) / f"cells-{encoder.backbone.fingerprint()}{'-mirrored' * mirrored}"
+    with evaluation_mode(encoder):
+        return _extract_missing(encoder, images, names, root or default_cache(), batch_size, mirrored)
+
+
+def _extract_missing(
+    encoder: ImageEncoder, images: Sequence[ImageFile], names: list[str], root: Path, batch_size: int, mirrored: bool
+) -> CachedFeatures:
+    assert encoder.backbone is not None
+    shape = encoder.extract([Image.new("RGB", (8, 8))]).shape[1:]
+    folder = root / f"cells-{encoder.backbone.fingerprint()}{'-mirrored' * mirrored}"
     rows = RowFile(folder, (shape[0], shape[1]))
     with FileLock(folder / "lock"):
         rows.drop_partial_rows()
         known = rows.sound(names)
         wanted = {name: image for name, image in zip(names, images, strict=True) if name not in known}
-        with tqdm(total=len(wanted), unit=" pictures", desc="extracting cells", disable=not wanted) as bar:
-            for some, pictures in _decoded(list(wanted.items()), batch_size):
-                views = [ImageOps.mirror(picture) for picture in pictures] if mirrored else pictures
-                rows.append(some, encoder.cells(views).cpu())
+        with tqdm(total=len(wanted), unit=" images", desc="extracting features", disable=not wanted) as bar:
+            for some, decoded in _decoded(list(wanted.items()), batch_size):
+                views = [ImageOps.mirror(image) for image in decoded] if mirrored else decoded
+                rows.append(some, encoder.extract(views).cpu())
                 bar.update(len(some))
         known |= {name: row for name, (row, _) in rows.names().items() if name in wanted}
     return CachedFeatures(rows.map(), np.array([known[name] for name in names], dtype=np.int64))
 
 
 def _decoded(items: list[tuple[str, ImageFile]], batch_size: int) -> Iterator[tuple[list[str], list[Image.Image]]]:
-    """Batches of decoded pictures, the next one decoded while the last one is used."""
+    """Batches of decoded images, the next one decoded while the last one is used."""
     batches = [items[start : start + batch_size] for start in range(0, len(items), batch_size)]
     with ThreadPoolExecutor(2) as pool:
         waiting: list[Future[Image.Image]] = []
         for batch, following in itertools.pairwise([[], *batches, []]):
-            pictures = [future.result() for future in waiting]
+            decoded = [future.result() for future in waiting]
             waiting = [pool.submit(read_image, image) for _, image in following]
-            if pictures:
-                yield [name for name, _ in batch], pictures
+            if decoded:
+                yield [name for name, _ in batch], decoded

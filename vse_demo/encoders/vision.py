@@ -1,7 +1,7 @@
-"""Pictures -> (B, N, D) features: grid cells of a CNN, patches of a ViT, or precomputed regions.
+"""Images -> (B, N, D) features: a CNN's feature map, patches of a ViT, or precomputed regions.
 
-An `ImageEncoder` has two halves. The backbone turns pixels into cells (B, N, C); while it is frozen
-its cells can be computed once and kept (see `features`). The projection turns cells into features of
+An `ImageEncoder` has two halves. The backbone turns pixels into features (B, N, C); while it is frozen
+they can be computed once and kept (see `feature_cache`). The projection turns them into features of
 the joint dimension and is always trained. Regions come from a detector that is not part of this
 project: they enter after the backbone.
 """
@@ -22,7 +22,18 @@ VISIONS = ("grid", "patch", "region")
 
 
 class ImageEncoder(nn.Module):
-    """Cells (B, N, C) -> features (B, N, dim), and the backbone that makes cells from pictures."""
+    """Features (B, N, C) -> features of the joint dimension (B, N, dim), and the backbone that sees images.
+
+    Args:
+        dim: The joint dimension.
+        kind: `grid`, `patch` or `region`; regions need no backbone.
+        backbone: A timm name.
+        image_size: Pixels of both sides.
+        region_dim: Channels of precomputed regions.
+        projection: `mlp` or `linear`.
+        image_mean: Of pixels in [0, 1], as the backbone expects them; by default timm's.
+        image_std: The same for their standard deviation.
+    """
 
     def __init__(
         self,
@@ -32,22 +43,25 @@ class ImageEncoder(nn.Module):
         image_size: int = 224,
         region_dim: int = 2048,
         projection: str = "mlp",
+        image_mean: Sequence[float] | None = None,
+        image_std: Sequence[float] | None = None,
     ):
         super().__init__()
         check_choice(kind, VISIONS, "vision")
-        self.backbone = None if kind == "region" else Backbone(backbone, image_size, kind)
+        self.backbone = None if kind == "region" else Backbone(backbone, image_size, kind, image_mean, image_std)
         self.feature_dim = region_dim if self.backbone is None else self.backbone.dim
         self.projection = Projection(self.feature_dim, dim, projection)
 
-    def forward(self, cells: Tensor, mask: Tensor) -> Tensor:
-        if cells.shape[-1] != self.feature_dim:
-            raise ValueError(f"cells have {cells.shape[-1]} channels, this encoder takes {self.feature_dim}")
-        return self.projection(cells, mask)
+    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
+        """Project features (B, N, C), of which the mask (B, N) says which are real."""
+        if features.shape[-1] != self.feature_dim:
+            raise ValueError(f"features have {features.shape[-1]} channels, this encoder takes {self.feature_dim}")
+        return self.projection(features, mask)
 
-    def cells(self, images: Sequence[Image.Image]) -> Tensor:
-        """The backbone's view of RGB pictures: (B, N, C)."""
+    def extract(self, images: Sequence[Image.Image]) -> Tensor:
+        """The backbone's features of RGB images: (B, N, C)."""
         if self.backbone is None:
-            raise TypeError("this model takes precomputed regions (B, N, C), not pictures")
+            raise TypeError("this model takes precomputed regions (B, N, C), not images")
         pixels = to_pixels(images, self.backbone.image_size).to(self.backbone.mean.device)
         return self.backbone(pixels.contiguous(memory_format=torch.channels_last))
 

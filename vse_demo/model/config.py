@@ -1,39 +1,59 @@
 """What a model is made of, and how its settings are read back."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from vse_demo.utils.files import FileError, read_json
+from vse_demo.utils.files import FileError, read_json, write_json
+from vse_demo.utils.settings import setting
 
+MODEL_TYPE = "vse_demo"
 FORMAT = 1  # of the saved folder; raised when an older program could not read it
 MAX_SIZE = 16384  # of any part of a stored model: more would fill the memory before it is found not to fit
+Colour = tuple[float, float, float]  # red, green, blue
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """What a model is made of; the defaults are the paper's sizes."""
 
-    dim: int = 1024  # of the joint space
-    vision: str = "grid"  # grid (timm CNN), patch (timm ViT) or region (precomputed vectors)
-    backbone: str = "tf_efficientnet_lite0"  # timm name, for grid and patch
-    image_size: int = 224  # pixels, both sides
-    region_dim: int = 2048  # channels of precomputed regions
-    text: str = "bigru"  # bigru or bert
-    word_dim: int = 300  # of the BiGRU's word vectors
-    projection: str = "mlp"  # of cells and of transformer states to the joint space: mlp or linear
-    pooling: str = "adpool"  # any name of POOLINGS
-    pooling_options: Mapping[str, Any] = field(default_factory=dict)  # e.g. {"variant": "official"}
+    dim: int = setting(1024, "of the joint space")
+    vision: str = setting("grid", "grid (a timm network's feature map), patch (a timm ViT) or region (precomputed)")
+    backbone: str = setting("tf_efficientnet_lite0", "timm name, for grid and patch")
+    image_size: int = setting(224, "pixels, both sides")
+    region_dim: int = setting(2048, "channels of precomputed regions")
+    text: str = setting("bigru", "bigru or bert")
+    word_dim: int = setting(300, "of the BiGRU's word vectors")
+    projection: str = setting("mlp", "of image features and transformer states to the joint space: mlp or linear")
+    pooling: str = setting("adpool", "any name of POOLINGS")
+    pooling_options: Mapping[str, Any] = setting(dict, "of the pooling, as in variant=official")
     text_config: Mapping[str, Any] | None = None  # transformers settings of a bert
+    image_mean: Colour | None = None  # that the backbone expects of pixels in [0, 1]; by default timm's
+    image_std: Colour | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("image_mean", "image_std"):  # JSON has lists
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+
+
+def write_config(config: ModelConfig, folder: Path) -> None:
+    """Write the settings of a model that is being saved."""
+    write_json(folder / "config.json", {"model_type": MODEL_TYPE, "format": FORMAT, **asdict(config)})
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The checked settings of a saved model."""
+    """Read and check the settings of a saved model.
+
+    Raises:
+        FileError: If the file is missing or broken, of another program or version, or has a value that cannot be.
+    """
     path = folder / "config.json"
     content = read_json(path)
-    if not isinstance(content, dict) or content.get("model_type") != "vse_demo":
-        raise FileError(f'{path} is not of this project: "model_type" must be "vse_demo"')
+    if not isinstance(content, dict) or content.get("model_type") != MODEL_TYPE:
+        raise FileError(f'{path} is not of this project: "model_type" must be "{MODEL_TYPE}"')
     if content.get("format") != FORMAT:
         raise FileError(f"{path} has format {content.get('format')!r}; this version reads format {FORMAT}")
     settings = {key: value for key, value in content.items() if key not in ("model_type", "format")}
@@ -44,4 +64,18 @@ def read_config(folder: Path) -> ModelConfig:
         value = settings.get(name, 1)
         if not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
             raise FileError(f"{path}: {name} must be a whole number from 1 to {MAX_SIZE}, not {value!r}")
+    for name in ("image_mean", "image_std"):
+        if not _is_colour(settings.get(name), positive=name == "image_std"):
+            raise FileError(f"{path}: {name} must be three numbers, one for each colour, not {settings[name]!r}")
     return ModelConfig(**settings)
+
+
+def _is_colour(value: object, positive: bool) -> bool:
+    """Whether a value is three numbers, or None, which stands for timm's."""
+    if value is None:
+        return True
+    if not isinstance(value, list) or len(value) != 3:
+        return False
+    if not all(isinstance(each, int | float) and math.isfinite(each) for each in value):
+        return False
+    return not positive or min(value) > 0

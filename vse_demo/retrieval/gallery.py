@@ -1,4 +1,4 @@
-"""Search: pictures and captions as unit vectors, exact top-k, kept on disk between runs."""
+"""A gallery: images and captions as unit vectors, searched both ways, kept on disk between runs."""
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
@@ -21,25 +21,28 @@ from vse_demo.model.ensemble import Ensemble
 from vse_demo.model.vse import VSE
 from vse_demo.retrieval.exact import top_k
 from vse_demo.utils.files import (
+    CHECKSUMS,
     FileError,
     read_json,
     recover_folder,
-    replace_folder,
+    saved_files,
     verify_checksums,
     write_atomic,
     write_checksums,
+    write_folder,
     write_json,
 )
 from vse_demo.utils.tensors import l2_normalize
 
 FORMAT = 2
-BATCH = 32  # pictures that are decoded and encoded at a time
-Report = Callable[[int, int], object]  # pictures that are done, and all of them
+FILES = ("gallery.json", "gallery.safetensors", "models.json", CHECKSUMS)
+BATCH = 32  # images that are decoded and encoded at a time
+Report = Callable[[int, int], object]  # images that are done, and all of them
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One result: its number in the gallery, the picture's name or the caption, and the cosine."""
+    """One result: its number in the gallery, the image's name or the caption, and the cosine."""
 
     index: int
     item: str
@@ -48,13 +51,13 @@ class Hit:
 
 @dataclass
 class Gallery:
-    """Pictures and captions that a model has encoded, ready to be searched both ways."""
+    """Images and captions that a model has encoded, ready to be searched both ways."""
 
     model: VSE | Ensemble
-    names: list[str] = field(default_factory=list)  # of the pictures
+    names: list[str] = field(default_factory=list)  # of the images
     digests: list[str] = field(default_factory=list)  # of their contents
     captions: list[str] = field(default_factory=list)
-    image_ids: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # picture of each caption
+    image_ids: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # image of each caption
     image_vectors: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (I, D)
     caption_vectors: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (C, D)
 
@@ -65,18 +68,24 @@ class Gallery:
 
     @classmethod
     def build(cls, model: VSE | Ensemble, data: CaptionedImages, progress: bool = True) -> "Gallery":
-        """Encode a whole split."""
+        """Encode a whole split into a new gallery."""
         gallery = cls(model)
         gallery.add(data, progress)
         return gallery
 
     def add(self, data: CaptionedImages, progress: bool = True, report: Report | None = None) -> int:
-        """Encode the pictures that are not here yet, and their captions; how many there were.
+        """Encode the images that are not here yet, and their captions.
 
-        `progress` is a bar in the terminal; `report` is told how many pictures are done, and of how many.
-
-        A picture is known by its content, so a copy under another name is not a new one. One that
+        An image is known by its content, so a copy under another name is not a new one. One that
         cannot be read is left out, with its captions and with a warning: it does not stop the others.
+
+        Args:
+            data: Images and captions.
+            progress: Whether to show a bar in the terminal.
+            report: Is told how many images are done, and of how many.
+
+        Returns:
+            How many images were added.
         """
         digests = [_attempt(content_digest, image) for image in data.images]
         known = set(self.digests)
@@ -86,7 +95,7 @@ class Gallery:
                 first.setdefault(digest, index)
         new, image_vectors = _encode_readable(self.model, data.images, list(first.values()), progress, report)
         place = {digests[index]: len(self) + position for position, index in enumerate(new)}
-        captions = [number for number, picture in enumerate(data.image_ids.tolist()) if digests[picture] in place]
+        captions = [number for number, image in enumerate(data.image_ids.tolist()) if digests[image] in place]
         sentences = [data.captions[number] for number in captions]
         caption_vectors = self.model.encode_texts(sentences, progress=progress)
         self.names += [data.names[index] for index in new]
@@ -100,7 +109,7 @@ class Gallery:
         return len(new)
 
     def keep(self, names: Collection[str]) -> int:
-        """Forget the pictures of all other names, with their captions; how many there were."""
+        """Forget the images of all other names, with their captions; return how many there were."""
         kept = [index for index, name in enumerate(self.names) if name in names]
         forgotten = len(self) - len(kept)
         if forgotten:
@@ -117,23 +126,28 @@ class Gallery:
         return len(self.names)
 
     def search_images(self, text: str, k: int = 5) -> list[Hit]:
-        """The pictures nearest to a sentence, best first."""
+        """The images nearest to a sentence, best first."""
         return _hits(self.model.encode_texts([text]), self.image_vectors, self.names, k)
 
     def search_captions(self, image: ImageLike, k: int = 5) -> list[Hit]:
-        """The captions nearest to a picture, best first."""
+        """The captions nearest to an image, best first."""
         return _hits(self.model.encode_images([image]), self.caption_vectors, self.captions, k)
 
     def save(self, folder: str | Path, half: bool = False, models: Sequence[Path] = ()) -> None:
-        """Write vectors and names, in place of what was in `folder`; the model is not included.
+        """Write vectors and names, in place of a gallery that was in `folder`; whatever else is there stays.
 
-        With `half` the vectors take half the space, and scores change in the fourth digit. `models` are
-        the folders of the model, for `read_models` to find again.
+        Args:
+            folder: Is made if it is not there.
+            half: Store the vectors in half the space; scores change in the fourth digit.
+            models: Folders of the model, which is not included, for `read_models` to find again.
+
+        Raises:
+            FileError: If a file is in the way that is not of a gallery.
         """
         vectors = {"image_vectors": self.image_vectors, "caption_vectors": self.caption_vectors}
         tensors = {name: tensor.half() if half else tensor for name, tensor in vectors.items()}
         tensors["image_ids"] = torch.from_numpy(self.image_ids)
-        with replace_folder(Path(folder)) as fresh:
+        with write_folder(Path(folder), gallery_files) as fresh:
             write_atomic(fresh / "gallery.safetensors", save(tensors))
             names = {"names": self.names, "digests": self.digests, "captions": self.captions}
             write_json(fresh / "gallery.json", {"format": FORMAT, "model": self.model.fingerprint(), **names})
@@ -143,7 +157,15 @@ class Gallery:
 
     @classmethod
     def load(cls, folder: str | Path, model: VSE | Ensemble) -> "Gallery":
-        """Read what `save` wrote; the model must be the one that encoded it."""
+        """Read what `save` wrote.
+
+        Args:
+            folder: Of the gallery.
+            model: The one that encoded it.
+
+        Raises:
+            FileError: If the gallery is broken, not as it was saved, or of another model.
+        """
         folder = recover_folder(Path(folder))
         about = read_json(folder / "gallery.json")
         if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -160,6 +182,19 @@ class Gallery:
             model, about["names"], about["digests"], about["captions"],
             tensors["image_ids"].numpy(), _whole(tensors["image_vectors"]), _whole(tensors["caption_vectors"]),
         )  # fmt: skip
+
+
+def gallery_files(folder: Path) -> set[str]:
+    """The names in a folder that an earlier save of a gallery may have written; none if it holds no gallery."""
+    return saved_files(folder, FILES, _holds_gallery)
+
+
+def _holds_gallery(folder: Path) -> bool:
+    try:
+        about = read_json(folder / "gallery.json")
+    except FileError:
+        return False
+    return isinstance(about, dict) and {"format", "model", "digests"} <= set(about)
 
 
 def read_models(folder: Path) -> list[Path]:
@@ -180,33 +215,33 @@ def _encode_readable(
     progress: bool,
     report: Report | None,
 ) -> tuple[list[int], Tensor]:
-    """Which of these pictures can be read, and their vectors."""
+    """Which of these images can be read, and their vectors."""
     readable: list[int] = []
     parts = [torch.empty(0, model.dim)]
-    with ThreadPoolExecutor(4) as pool, tqdm(total=len(numbers), unit=" pictures", disable=not progress) as bar:
+    with ThreadPoolExecutor(4) as pool, tqdm(total=len(numbers), unit=" images", disable=not progress) as bar:
         for start in range(0, len(numbers), BATCH):
             batch = numbers[start : start + BATCH]
             read = pool.map(lambda number: _attempt(_decode, images[number]), batch)
-            pictures = {number: picture for number, picture in zip(batch, read, strict=True) if picture is not None}
-            readable += pictures
-            parts.append(model.encode_images(list(pictures.values())))
+            decoded = {number: image for number, image in zip(batch, read, strict=True) if image is not None}
+            readable += decoded
+            parts.append(model.encode_images(list(decoded.values())))
             bar.update(len(batch))
             if report is not None:
                 report(len(batch) + start, len(numbers))
     return readable, torch.cat(parts)
 
 
-def _attempt(read: Callable[[Any], Any], picture: ImageFile | np.ndarray) -> Any:
-    """What `read` makes of a picture; None, and a warning, if the picture cannot be read."""
+def _attempt(read: Callable[[Any], Any], image: ImageFile | np.ndarray) -> Any:
+    """What `read` makes of an image; None, and a warning, if the image cannot be read."""
     try:
-        return read(picture)
+        return read(image)
     except FileError as error:
         warnings.warn(f"left out: {error}", stacklevel=2)
         return None
 
 
-def _decode(picture: ImageFile | np.ndarray) -> Image.Image | np.ndarray:
-    return picture if isinstance(picture, np.ndarray) else read_image(picture)
+def _decode(image: ImageFile | np.ndarray) -> Image.Image | np.ndarray:
+    return image if isinstance(image, np.ndarray) else read_image(image)
 
 
 def _whole(vectors: Tensor) -> Tensor:
@@ -227,8 +262,8 @@ def _check_parts(folder: Path, about: dict[str, list[str]], tensors: dict[str, T
     for key in ("names", "digests", "captions"):
         if not isinstance(about.get(key), list) or not all(isinstance(item, str) for item in about[key]):
             raise FileError(f"{folder / 'gallery.json'}: {key!r} must be a list of strings")
-    pictures, captions = len(about["names"]), len(about["captions"])
-    expected = {"image_vectors": (pictures, dim), "caption_vectors": (captions, dim), "image_ids": (captions,)}
+    images, captions = len(about["names"]), len(about["captions"])
+    expected = {"image_vectors": (images, dim), "caption_vectors": (captions, dim), "image_ids": (captions,)}
     for key, shape in expected.items():
         if key not in tensors or tuple(tensors[key].shape) != shape:
             raise FileError(f"{folder}: {key!r} in gallery.safetensors does not fit gallery.json, which needs {shape}")
@@ -237,8 +272,8 @@ def _check_parts(folder: Path, about: dict[str, list[str]], tensors: dict[str, T
             raise FileError(f"{folder}: {key!r} in gallery.safetensors are not all numbers")
     image_ids = tensors["image_ids"]
     if (
-        len(about["digests"]) != pictures
+        len(about["digests"]) != images
         or image_ids.dtype != torch.int64
-        or ((image_ids < 0) | (image_ids >= pictures)).any()
+        or ((image_ids < 0) | (image_ids >= images)).any()
     ):
-        raise FileError(f"{folder}: a caption or a digest belongs to no picture")
+        raise FileError(f"{folder}: a caption or a digest belongs to no image")

@@ -1,6 +1,7 @@
-"""Small things that are done to tensors everywhere."""
+"""Small things that are done to tensors and modules everywhere."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,5 +27,22 @@ def round_to_half(module: nn.Module) -> None:
             parameter.copy_(parameter.half().float())
 
 
+@contextlib.contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Switch off dropout and batch statistics in the block; afterwards every part is in the mode it was in.
+
+    A module that is in evaluation mode already is not touched, so threads can share it.
+    """
+    in_training = [part for part in module.modules() if part.training]
+    for part in in_training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in in_training:
+            part.training = True
+
+
 def l2_normalize(vectors: Tensor) -> Tensor:
+    """Vectors (..., D) of length 1; one of zeros stays as it is."""
     return nn.functional.normalize(vectors, dim=-1)
