@@ -14,7 +14,7 @@ import torch
 
 from vse_demo import VSE, ModelConfig, explain
 from vse_demo.app.html import results
-from vse_demo.app.page import Page, user_errors
+from vse_demo.app.page import Page, Turns, read_choice, user_errors
 from vse_demo.app.service import Service, open_service
 from vse_demo.cli import main
 from vse_demo.data import open_dataset
@@ -41,7 +41,7 @@ def model(request: pytest.FixtureRequest, bert_folder: Path, tmp_path_factory: p
 
 @pytest.fixture(scope="module")
 def own_folder(tmp_path_factory: pytest.TempPathFactory, save_picture: Callable[..., Path]) -> Path:
-    """Photos whose names and captions are all that a stranger may write."""
+    """Images whose names and captions are all that someone may write."""
     folder = tmp_path_factory.mktemp("hostile") / "mine"
     captions = {}
     for number, text in enumerate(text for text in hostile.TEXTS if text.refused is None):
@@ -91,30 +91,38 @@ def is_harmless(piece: str) -> bool:
 def test_every_sentence_is_answered_or_refused_with_a_reason(service: Service, text: hostile.Text) -> None:
     search = user_errors(Page(service).find_images)
     if text.refused is None:
-        cards, reasons, names, mark, sentence, _ = search(text.text, "given", "given")
-        assert len(names) == Tags(cards).tags.count("img") == 5
+        cards, why, mark = search(text.text, "given", "given", Turns(), 1)
+        assert Tags(cards).tags.count("img") == 5
         assert is_harmless(cards)
-        assert is_harmless(reasons)
-        assert "Why" in reasons
-        json.dumps([sentence, mark], ensure_ascii=False).encode()  # as the page gets it
+        assert is_harmless(why)
+        assert "Why" in why
+        json.dumps(mark, ensure_ascii=False).encode()  # as the page gets it
     else:
         with pytest.raises(gr.Error, match=text.refused):
-            search(text.text, "given", "")
+            search(text.text, "given", "", Turns(), 1)
 
 
-def test_captions_of_strangers_are_nothing_but_text(service: Service) -> None:
+def test_every_name_and_caption_comes_back_from_its_card(service: Service) -> None:
     page = Page(service)
-    cards = results.caption_cards("Captions", service.find_captions(page.photo(page.samples[0]), k=999))
+    for packed, name in zip(re.findall(r'data-item="([^"]*)"', results.sample_cards(
+        [*service.files], page.read, service.describe
+    )), service.files, strict=True):  # fmt: skip
+        event = gr.SelectData(None, {"index": 0, "value": {"item": packed}})
+        assert read_choice(event)[0] == name
+
+
+def test_captions_are_nothing_but_text(service: Service) -> None:
+    page = Page(service)
+    cards = results.caption_cards(service.find_captions(service.encode_image(page.read(page.samples[0])), k=999))
     assert is_harmless(cards)
     assert Tags(cards).tags.count("button") > 30
-    assert is_harmless(results.sample_cards(page.samples, page.photo, service.describe))
+    assert is_harmless(results.sample_cards(page.samples, page.read, service.describe))
 
 
 @pytest.mark.parametrize("value", [None, 5, ["a dog"], {"a": 1}, b"a dog"])
 def test_what_is_no_sentence_is_refused_like_an_empty_one(service: Service, value: object) -> None:
-    for ask in (service.find_images, lambda sentence: service.explain(service.file(service.samples()[0]), sentence)):
-        with pytest.raises(ValueError, match=hostile.EMPTY):
-            ask(value)
+    with pytest.raises(ValueError, match=hostile.EMPTY):
+        service.encode_text(value)
 
 
 @pytest.mark.parametrize("text", [text for text in hostile.TEXTS if not text.refused], ids=lambda text: text.title)
@@ -125,15 +133,15 @@ def test_words_and_parts_are_as_many_and_add_up(service: Service, text: hostile.
     assert float(why.text.parts.sum()) == pytest.approx(why.score, abs=1e-4)
 
 
-def test_captions_of_strangers_are_found_again(service: Service) -> None:
+def test_every_caption_is_found_again(service: Service) -> None:
     """Each is a sentence like any other: nothing of it is lost but control characters and blanks around it."""
     for text in hostile.TEXTS:
         if text.refused is None:
-            found = service.find_images(text.text, k=len(service.files))
+            found = service.find_images(service.encode_text(text.text), k=len(service.files))
             assert sum(bool(each.right) for each in found) >= 1, text.title
 
 
-def test_names_and_captions_of_strangers_are_nothing_but_text_on_the_map(service: Service) -> None:
+def test_names_and_captions_are_nothing_but_text_on_the_map(service: Service) -> None:
     template = Page(service).map("given")
     value = re.compile(r"\$\{value\.\w+\}")
     assert is_harmless(value.sub("", template))

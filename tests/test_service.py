@@ -1,12 +1,13 @@
-"""What the app asks for, on a small random model over a few painted pictures."""
+"""What the app computes, with a small random model over a few painted images."""
 
 import base64
+import copy
 import dataclasses
 import io
 import json
 import re
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,9 +21,19 @@ import vse_demo.app.map
 from vse_demo import VSE, Ensemble, Gallery, ModelConfig, open_dataset
 from vse_demo.app.html import drawings, results
 from vse_demo.app.html import map as map_html
-from vse_demo.app.map import charted, compute_map
-from vse_demo.app.service import SearchResult, Service, cached_gallery, check_sentence, mean_grid, open_service
+from vse_demo.app.map import compute_map, items_on_map
+from vse_demo.app.page import IMAGE_LABEL, Page, Turns
+from vse_demo.app.service import (
+    Attribution,
+    SearchResult,
+    Service,
+    cached_gallery,
+    check_sentence,
+    mean_grid,
+    open_service,
+)
 from vse_demo.data import read_image
+from vse_demo.data.images import ImageLike
 from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
 from vse_demo.utils.files import FileError
 
@@ -46,6 +57,10 @@ def service_of(model: VSE | Ensemble) -> Service:
     return Service({"one": lambda _: Gallery(model)}, {}, {}, lambda _, gallery: compute_map(gallery))
 
 
+def explain(service: Service, image: ImageLike, sentence: str) -> Attribution:
+    return service.explain(service.encode_image(image), service.encode_text(sentence))
+
+
 @pytest.fixture
 def service(karpathy_folder: Path, tmp_path: Path) -> Service:
     make_model().save_pretrained(tmp_path / "model")
@@ -54,7 +69,7 @@ def service(karpathy_folder: Path, tmp_path: Path) -> Service:
 
 def test_a_caption_of_the_collection_is_ticked_and_crossed(service: Service) -> None:
     gallery = service.gallery()
-    found = service.find_images(gallery.captions[7], k=len(gallery))
+    found = service.find_images(service.encode_text(gallery.captions[7]), k=len(gallery))
     own = gallery.names[gallery.image_ids[7]]
     assert [each.item for each in found if each.right] == [own]
     assert all(each.right is not None for each in found)
@@ -62,7 +77,7 @@ def test_a_caption_of_the_collection_is_ticked_and_crossed(service: Service) -> 
 
 
 def test_a_sentence_that_nobody_wrote_is_not_marked(service: Service) -> None:
-    assert {each.right for each in service.find_images("something quite new")} == {None}
+    assert {each.right for each in service.find_images(service.encode_text("something quite new"))} == {None}
 
 
 @pytest.mark.parametrize("shape", ["png", "smaller"])
@@ -76,7 +91,7 @@ def test_a_picture_of_the_collection_is_known_again_in_another_format(
     else:
         image.save(tmp_path / "copy.png")
         image = read_image(tmp_path / "copy.png")
-    found = service.find_captions(image, k=len(gallery.captions))
+    found = service.find_captions(service.encode_image(image), k=len(gallery.captions))
     right = {each.item for each in found if each.right}
     assert right == {
         text for text, image_ids in zip(gallery.captions, gallery.image_ids, strict=True) if image_ids == 3
@@ -85,15 +100,16 @@ def test_a_picture_of_the_collection_is_known_again_in_another_format(
 
 def test_a_strange_picture_is_not_marked(service: Service) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 60, 3), dtype=np.uint8))
-    assert service.recognise(noise) is None
-    assert {each.right for each in service.find_captions(noise)} == {None}
+    query = service.encode_image(noise)
+    assert service.recognise(query) is None
+    assert {each.right for each in service.find_captions(query)} == {None}
 
 
 def test_reasons_add_up(service: Service) -> None:
     gallery = service.gallery()
-    why = service.explain(service.file(gallery.names[0]), "red on the left")
+    why = explain(service, service.file(gallery.names[0]), "red on the left")
     assert why.words == ["red", "on", "the", "left"]
-    assert why.cells.sum() == pytest.approx(why.score, abs=1e-5)
+    assert why.heat_map.sum() == pytest.approx(why.score, abs=1e-5)
     assert why.parts.sum() + why.rest == pytest.approx(why.score, abs=1e-5)
     assert why.rest == 0  # nothing is put around a sentence of words
 
@@ -104,16 +120,17 @@ def test_the_reasons_of_an_ensemble_are_the_means_of_its_members(bert_folder: Pa
     members = [make_model(0), make_bert(bert_folder, image_size=96)]
     service = service_of(Ensemble(members))
     image = Image.new("RGB", (50, 40), "red")
-    why = service.explain(image, sentence)
-    assert why.score == pytest.approx(float(np.mean([float(m.similarity([image], [sentence])) for m in members])))
-    assert why.cells.shape == (6, 6)
-    assert why.cells.sum() == pytest.approx(why.score, abs=1e-5)
+    why = explain(service, image, sentence)
+    scores = [float(member.similarity([image], [sentence])) for member in members]
+    assert why.score == pytest.approx(float(np.mean(scores)), abs=1e-6)
+    assert why.heat_map.shape == (6, 6)
+    assert why.heat_map.sum() == pytest.approx(why.score, abs=1e-5)
     assert len(why.parts) == len(why.words)
     assert why.parts.sum() + why.rest == pytest.approx(why.score, abs=1e-5)
-    alone = [service_of(member).explain(image, sentence) for member in members]
+    alone = [explain(service_of(member), image, sentence) for member in members]
     assert np.allclose(why.parts, np.mean([each.parts for each in alone], axis=0), atol=1e-6)
     assert why.rest == pytest.approx(alone[1].rest / 2)
-    assert len(why.members) == 2
+    assert len(why.explanations) == 2
 
 
 def test_grids_of_different_sizes_have_a_mean_with_the_same_sum() -> None:
@@ -133,7 +150,7 @@ def test_a_score_can_be_compared_with_the_usual_one(service: Service) -> None:
     ("sentence", "message"), [("", "Type a sentence first"), (" \n\t", "Type a sentence"), ("x" * 2001, "2,001 char")]
 )
 def test_sentences_that_cannot_be_searched_for_get_a_hint(service: Service, sentence: str, message: str) -> None:
-    for search in (lambda: service.find_images(sentence), lambda: check_sentence(sentence)):
+    for search in (lambda: service.encode_text(sentence), lambda: check_sentence(sentence)):
         with pytest.raises(ValueError, match=message):
             search()
 
@@ -146,12 +163,79 @@ def test_no_file_outside_the_collection_is_given(service: Service, name: str) ->
 
 def test_an_unknown_model_is_refused(service: Service) -> None:
     with pytest.raises(ValueError, match="unknown model 'clip'; choose one of given"):
-        service.find_images("red", "clip")
+        service.encode_text("red", "clip")
 
 
 def test_regions_cannot_be_shown(precomp_folder: Path) -> None:
     with pytest.raises(FileError, match="holds precomputed regions, which cannot be shown"):
         open_service(precomp_folder)
+
+
+def test_a_request_is_encoded_once(karpathy_folder: Path, tmp_path: Path) -> None:
+    """The page's search, ticks, mark on the map and explanation take one pass of each encoder, also in an ensemble."""
+    models = [make_model(0), make_model(1)]
+    models[1].image_encoder.backbone.load_state_dict(models[0].image_encoder.backbone.state_dict())
+    for seed, model in enumerate(models):
+        model.save_pretrained(tmp_path / f"model {seed}")
+    service = open_service(karpathy_folder, [tmp_path / "model 0", tmp_path / "model 1"])
+    page, ensemble = Page(service), service.gallery().model
+    image = read_image(service.file(service.gallery().names[0]))
+    service.map()
+    assert isinstance(ensemble, Ensemble)
+    calls: Counter[str] = Counter()
+    for number, member in enumerate(ensemble.members):
+        for name, module in (("backbone", member.image_encoder.backbone), ("text", member.text_encoder)):
+            module.register_forward_hook(lambda *_, key=f"{name} {number}": calls.update([key]))
+    found = page.find_images("red on the left", "given", "given", Turns(), 1, lambda *_, **__: None)
+    assert "Why" in found[1]
+    assert found[2]["label"] == "red on the left"
+    assert calls == {"backbone 0": 1, "text 0": 1, "text 1": 1}
+    calls.clear()
+    found = page.find_captions(image, "given", "given", Turns(), 1, lambda *_, **__: None)
+    assert "its own" in found[0]  # it was recognised
+    assert found[2]["label"] == IMAGE_LABEL
+    assert calls == {"backbone 0": 1, "text 0": 1, "text 1": 1}
+
+
+@pytest.mark.parametrize("pooling", ["adpool", "gpo"])
+def test_queries_have_the_vectors_of_the_model(pooling: str) -> None:
+    torch.manual_seed(0)
+    config = ModelConfig(dim=16, backbone="test_efficientnet", image_size=64, word_dim=8, pooling=pooling)
+    model, image = VSE(config, WordTokenizer(COLOURS)).eval(), Image.new("RGB", (50, 40), "red")
+    for chosen in (model, Ensemble([model, make_model(1)])):
+        service = service_of(chosen)
+        assert torch.allclose(service.encode_text("red left").vector, chosen.encode_texts(["red left"]), atol=1e-6)
+        assert torch.allclose(service.encode_image(image).vector, chosen.encode_images([image]), atol=1e-6)
+
+
+# Whose answer is shown
+
+
+def test_a_search_that_a_later_one_has_overtaken_is_not_shown() -> None:
+    turns = Turns()
+    turns.begin("images", 1)
+    turns.begin("images", 2)
+    assert turns.show("images", 2)
+    assert not turns.show("images", 1)
+    turns.begin("images", 0.5)  # it was asked first and comes last
+    assert not turns.show("images", 0.5)
+    assert turns.show("captions", 0.5)
+
+
+def test_an_explanation_is_shown_only_below_the_cards_it_was_asked_on() -> None:
+    turns = Turns()
+    turns.begin("images", 1)
+    assert turns.show("images", 1)
+    turns.begin("images", 2)  # a search, during which a card of the first one is chosen
+    turns.begin("why image", 3)
+    assert turns.is_current("why image", 3, "images", 1)
+    assert turns.show("images", 2)
+    assert not turns.is_current("why image", 3, "images", 1)
+    turns.begin("why image", 4)
+    turns.begin("why image", 5)
+    assert not turns.is_current("why image", 4, "images", 2)
+    assert turns.is_current("why image", 5, "images", 2)
+    assert copy.deepcopy(turns).is_current("why image", 0, "images", 0)  # of another visitor
 
 
 # The cache
@@ -225,7 +309,7 @@ def test_everyone_who_waits_sees_how_far_the_reading_of_a_folder_is(
     def source(report: Callable[[int, int], object]) -> Gallery:
         def slow(done: int, total: int) -> None:
             report(done, total)
-            go.wait(20)
+            assert go.wait(600)
 
         return cached_gallery(make_model(), open_dataset(tmp_path / "mine"), slow, tmp_path / "cache")
 
@@ -272,9 +356,12 @@ def test_a_query_lands_on_itself(service: Service) -> None:
     gallery, places = service.gallery(), service.map()
     size = np.ptp(places, axis=0).max()
     number = len(gallery) + 3
-    assert np.abs(service.place(gallery.captions[3], neighbours=1) - places[number]).max() < 0.3 * size
+    assert (
+        np.abs(service.place(service.encode_text(gallery.captions[3]), neighbours=1) - places[number]).max()
+        < 0.3 * size
+    )
     image = read_image(service.file(gallery.names[2]))
-    assert np.abs(service.place(image, neighbours=1) - places[2]).max() < 1e-4 * size + 1e-3
+    assert np.abs(service.place(service.encode_image(image), neighbours=1) - places[2]).max() < 1e-4 * size + 1e-3
 
 
 HOSTILE = [
@@ -287,10 +374,10 @@ HOSTILE = [
 ]
 
 
-def pieces_of_the_page(text: str) -> list[str]:
-    """Everything that shows what strangers wrote, showing this."""
+def parts_of_the_page(text: str) -> list[str]:
+    """All HTML that shows captions, names and queries, showing this text."""
 
-    def photo(_: str) -> Image.Image:
+    def read(_: str) -> Image.Image:
         return Image.new("RGB", (9, 9))
 
     model = make_model()
@@ -298,18 +385,18 @@ def pieces_of_the_page(text: str) -> list[str]:
     gallery.names, gallery.captions, gallery.image_ids = [text], [text], np.array([0])
     found = [SearchResult(text, 0, 0.5, True), SearchResult(text, 1, 0.4, False), SearchResult(text, 2, -0.3, None)]
     return [
-        map_html.draw_atlas(gallery, np.array([[0.0, 0.0], [1.0, 1.0]]), photo, lambda name: name),
-        results.image_cards(text, found, photo, lambda name: name),
-        results.caption_cards(text, found),
-        results.sample_cards([text], photo, lambda name: name),
-        results.reasons(photo(text), service_of(model).explain(photo(text), text), 0.3),
+        map_html.render_map(gallery, np.array([[0.0, 0.0], [1.0, 1.0]]), read, lambda name: name),
+        results.image_cards(text, found, read, lambda name: name),
+        results.caption_cards(found),
+        results.sample_cards([text], read, lambda name: name),
+        results.attribution(read(text), explain(service_of(model), read(text), text), 0.3),
     ]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_strangers_wrote_is_nothing_but_text_on_the_page(text: str) -> None:
-    calm = pieces_of_the_page("calm")
-    for piece, usual in zip(pieces_of_the_page(text), calm, strict=True):
+def test_captions_names_and_queries_are_nothing_but_text_on_the_page(text: str) -> None:
+    harmless = parts_of_the_page("harmless")
+    for piece, usual in zip(parts_of_the_page(text), harmless, strict=True):
         assert set(re.findall(r"<(\w+)", piece)) == set(re.findall(r"<(\w+)", usual))
         assert set(re.findall(r" ([\w-]+)=\"", piece)) == set(re.findall(r" ([\w-]+)=\"", usual))
         assert re.findall(r"\$\{[^}]*\}", piece) == re.findall(r"\$\{[^}]*\}", usual)  # those of the mark
@@ -330,10 +417,10 @@ def test_the_mark_is_inside_the_drawing() -> None:
 
 
 def test_a_map_of_very_many_shows_some_pictures_with_all_their_captions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vse_demo.app.map, "MAX_CHARTED", 3)
+    monkeypatch.setattr(vse_demo.app.map, "MAX_IMAGES", 3)
     gallery = Gallery(make_model())
     gallery.names, gallery.image_ids = list("abcdefgh"), np.repeat(np.arange(8), 5)
-    images, captions = charted(gallery)
+    images, captions = items_on_map(gallery)
     assert len(images) == len(set(images)) == 3
     assert sorted(gallery.image_ids[captions].tolist()) == sorted(images * 5)
 
@@ -345,14 +432,14 @@ def test_a_sentence_has_a_place_among_pictures_without_captions(
         save_picture(tmp_path / "mine" / f"{number}.png", number)
     make_model().save_pretrained(tmp_path / "model")
     service = open_service(tmp_path / "mine", [tmp_path / "model"])
-    assert np.isfinite(service.place("red")).all()
-    assert service.find_captions(Image.new("RGB", (9, 9))) == []
+    assert np.isfinite(service.place(service.encode_text("red"))).all()
+    assert service.find_captions(service.encode_image(Image.new("RGB", (9, 9)))) == []
     assert service.usual_score() is None
     assert service.examples() == []
     assert service.describe("3.png") == "3.png"
 
 
-# Pieces of the page
+# Parts of the page
 
 
 def test_results_are_buttons_with_marks_scores_and_alternative_texts() -> None:
@@ -362,13 +449,13 @@ def test_results_are_buttons_with_marks_scores_and_alternative_texts() -> None:
     assert re.findall(r'alt="([^"]*)"', cards) == ["of a.jpg", "of b.jpg"]
     assert re.findall(r'class="score">([^<]*)', cards) == ["0.51", "−0.07"]
     assert cards.index("✓") < cards.index("✗")
-    assert "✓" not in results.caption_cards("title", [SearchResult("A dog.", 0, 0.4, None)])
+    assert "✓" not in results.caption_cards([SearchResult("A dog.", 0, 0.4, None)])
 
 
 def test_bars_over_words_are_as_high_as_their_parts(service: Service) -> None:
     image = Image.new("RGB", (50, 40), "red")
-    why = dataclasses.replace(service.explain(image, "one two three"), parts=np.array([0.3, -0.1, 0.1]), rest=0.0)
-    piece = results.reasons(image, why, None)
+    why = dataclasses.replace(explain(service, image, "one two three"), parts=np.array([0.3, -0.1, 0.1]), rest=0.0)
+    piece = results.attribution(image, why, None)
     bars = re.findall(r"bottom: ([\d.]+)%; height: ([\d.]+)%", piece)
     assert [tuple(map(float, bar)) for bar in bars] == [(25, 75), (0, 25), (25, 25)]
     assert piece.count('class="minus"') == 1
@@ -377,8 +464,8 @@ def test_bars_over_words_are_as_high_as_their_parts(service: Service) -> None:
 
 def test_a_heat_map_has_the_shape_of_its_picture_and_the_colours_of_its_parts(service: Service) -> None:
     image = Image.new("RGB", (200, 100), "white")
-    why = dataclasses.replace(service.explain(image, "red"), cells=np.array([[0.4, 0.0], [0.0, -0.2]]))
-    piece = results.reasons(image, why, None)
+    why = dataclasses.replace(explain(service, image, "red"), heat_map=np.array([[0.4, 0.0], [0.0, -0.2]]))
+    piece = results.attribution(image, why, None)
     assert "aspect-ratio: 2.000" in piece
     coded = re.search(r"data:image/png;base64,([^\"]+)", piece)
     assert coded
@@ -389,8 +476,8 @@ def test_a_heat_map_has_the_shape_of_its_picture_and_the_colours_of_its_parts(se
 
 
 def test_drawings_take_the_colours_and_the_font_of_the_page(service: Service) -> None:
-    why = service.explain(Image.new("RGB", (50, 40), "red"), "red on the left")
-    for drawing in (drawings.rank_weights(why.members), drawings.curves("shipped-minilm"), drawings.k_planes(128)):
+    why = explain(service, Image.new("RGB", (50, 40), "red"), "red on the left")
+    for drawing in (drawings.rank_weights(why.explanations), drawings.curves("shipped-minilm"), drawings.k_planes(128)):
         assert "currentColor" in drawing
         assert "DejaVu" not in drawing
         assert "<style" not in drawing  # it would be for all of the page
@@ -401,13 +488,16 @@ def test_drawings_take_the_colours_and_the_font_of_the_page(service: Service) ->
 
 
 def test_drawings_of_many_visitors_at_once_look_like_those_of_one() -> None:
-    def draw(start: float, seconds: float) -> int:
-        time.sleep(start)
-        return drawings.draw(lambda _: time.sleep(seconds), 2, 2, "nothing").count("<text")
+    """Matplotlib's settings are those of the whole program: nobody may begin to draw while another one does."""
+    entered, others = threading.Event(), []
+    with ThreadPoolExecutor(1) as pool:
 
-    with ThreadPoolExecutor() as pool:
-        [one, other] = pool.map(draw, (0, 0.1), (0.3, 0.4))  # one ends while the other draws
-    assert one == other == draw(0, 0)
+        def first(_: object) -> None:
+            others.append(pool.submit(drawings.draw, lambda _: entered.set(), 2, 2, "nothing"))
+            assert not entered.wait(0.3)  # on a slow machine it would not have begun anyway
+
+        one = drawings.draw(first, 2, 2, "nothing")
+        assert others[0].result(600).count("<text") == one.count("<text")
 
 
 def test_the_ring_is_where_the_sliders_say_and_k_is_what_the_formulas_say() -> None:

@@ -1,1 +1,1 @@
-"""The demo without its command line: what it computes, its page, its map, and its guard."""
+"""The demo: what it computes (`service`, `map`), its HTML, its page, its guard and its command line (`launch`)."""

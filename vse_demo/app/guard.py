@@ -1,6 +1,6 @@
-"""What stands between Gradio and strangers: small requests, known routes, bounded pictures, no errands.
+"""Limits on what a request can make the server do.
 
-Gradio alone would read a request of any length, decode a picture of any size, and fetch from the
+Gradio alone would read a request of any length, decode an image of any size, and fetch from the
 network what a request names instead of a file.
 """
 
@@ -18,8 +18,9 @@ from PIL import Image
 from vse_demo.data.images import read_image
 from vse_demo.utils.files import FileError
 
-MAX_UPLOAD = 20_000_000  # bytes of a picture
-MAX_REQUEST = 2_000_000  # of any other request: a sentence of 100,000 signs is told that it is too long
+MAX_UPLOAD = 20_000_000  # bytes of an image
+MAX_REQUEST = 2_000_000  # bytes of any other request: enough to tell that a sentence is too long
+FETCH = "async_ssrf_protected_get"  # Gradio's function that fetches an address, in `processing_utils`
 ROUTES = {  # of Gradio's API that the page, its API and MCP need
     "app_id", "call", "cancel", "file", "heartbeat", "info", "mcp", "openapi.json", "queue", "reset", "run",
     "startup-events", "theme.css", "upload", "upload_progress",
@@ -30,11 +31,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class TooLargeError(Exception):
-    """A request went on after its limit."""
+    """A request is longer than its limit."""
 
 
 class Guard:
-    """ASGI middleware that answers with a sentence instead of passing a bad request on."""
+    """ASGI middleware that refuses requests to routes that the page does not need, and requests that are too long."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]):
         self.app = app
@@ -74,24 +75,26 @@ class Guard:
 
 
 def is_known(path: str) -> bool:
-    """Whether the page needs this route; none that would ask another server is known."""
+    """Tell whether the page needs this route; none that would ask another server is known."""
     of_api = re.match(r"/gradio_api/([\w.-]*)(.*)", path, re.DOTALL)
     return of_api is None or (of_api[1] in ROUTES and "://" not in of_api[2])
 
 
 def declared_length(scope: Scope) -> int:
+    """The length that a request declares, or 0."""
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     return int(lengths[0]) if lengths and lengths[0].isdigit() else 0
 
 
 async def answer(send: Send, status: int, sentence: str) -> None:
+    """Answer a request with a sentence, and close the connection."""
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": sentence.encode()})
 
 
 def is_free(port: int) -> bool:
-    """Whether this machine can serve at a port."""
+    """Tell whether this machine can serve at a port."""
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,12 +105,17 @@ def is_free(port: int) -> bool:
 
 
 def bounded(image: gr.Image) -> gr.Image:
-    """Let `read_image` decode what is uploaded, with its limits and its sentences."""
+    """Let `read_image` decode what is uploaded, with its limits and its messages."""
     image.preprocess = read_upload  # type: ignore[assignment, method-assign]
     return image
 
 
 def read_upload(upload: Any) -> Image.Image | None:
+    """Decode an upload as Gradio describes it.
+
+    Raises:
+        gr.Error: It is no file, or no image that can be read.
+    """
     if upload is None:
         return None
     try:
@@ -119,14 +127,23 @@ def read_upload(upload: Any) -> Image.Image | None:
 
 
 def as_text(error: Exception) -> gr.Error:
-    """For the page, which would take a message for HTML, and a message may name a file."""
+    """Turn an error into a message on the page, which would take it for HTML: it may name a file."""
     return gr.Error(html.escape(str(error), quote=False), duration=8, print_exception=False)
 
 
 def block_url_fetch() -> None:
-    """Refuse addresses that a request names instead of a file: the server would fetch them."""
+    """Refuse addresses that a request names instead of a file: the server would fetch them.
+
+    Raises:
+        RuntimeError: Gradio has no such function, so that nothing would be blocked.
+    """
+    if not callable(getattr(processing_utils, FETCH, None)):
+        raise RuntimeError(
+            f"Gradio {gr.__version__} has no processing_utils.{FETCH}, so requests could make this server fetch "
+            "addresses: install a version that requirements.txt allows"
+        )
 
     async def refuse(url: str) -> Any:
         raise gr.Error("Give a file: nothing is fetched from other servers", duration=8, print_exception=False)
 
-    processing_utils.async_ssrf_protected_get = refuse
+    setattr(processing_utils, FETCH, refuse)

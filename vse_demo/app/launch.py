@@ -12,11 +12,12 @@ from vse_demo.app.service import open_service
 from vse_demo.utils.files import FileError
 
 DESCRIPTION = "The demo: type a sentence and get pictures, give a picture and get captions, and see why."
-MAX_WAITING = 100  # requests in the queue; more are told to come back later
-MAX_SESSIONS = 1000  # whose state is kept
+MAX_WAITING = 100  # requests in the queue; more are refused
+MAX_SESSIONS = 1000  # visitors whose state is kept
 
 
 def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line, or these arguments."""
     parser = argparse.ArgumentParser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, action="append", default=[], help="folder of a model; repeat: ensemble")
     parser.add_argument("--data", type=Path, help="folder with pictures (default: the gallery that comes along)")
@@ -29,16 +30,17 @@ def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace
 
 
 def main() -> None:
+    """Serve the demo until it is interrupted."""
     chosen = read_arguments()
     if chosen.port is not None and not is_free(chosen.port):
         raise SystemExit(f"app.py: port {chosen.port} cannot be used: choose another one with --port")
     try:
+        block_url_fetch()
         service = open_service(chosen.data, chosen.model)
         service.start()  # while the page is made
         page = make_page(service, EXAMPLES if chosen.data is None else service.examples() or EXAMPLES)
-    except FileError as error:
+    except (FileError, RuntimeError) as error:
         raise SystemExit(f"app.py: {error}") from error
-    block_url_fetch()
     page.queue(max_size=MAX_WAITING, default_concurrency_limit=2).launch(
         server_name=chosen.host, server_port=chosen.port, share=chosen.share, footer_links=["api"],
         theme=THEME, css=STYLE, max_file_size=MAX_UPLOAD, run_history=False,

@@ -1,8 +1,8 @@
-"""What the app asks for, without a page in sight: searches with ticks and crosses, reasons, places on the map.
+"""What the app computes: searches with ticks and crosses, explanations, places on the map.
 
-A `Service` knows some models by name and one collection of pictures. A gallery is loaded, or encoded
-and kept in the cache, when it is first asked for, in a thread of its own: everyone who waits for it
-can see how far it is.
+A `Service` has models by name and one collection of images. A gallery is loaded, or encoded and kept
+in the cache, when it is first needed, in a thread of its own, so that everyone who waits for it can
+see how far it is. A sentence or an image is encoded once, as a `Query`, which all methods take.
 """
 
 import hashlib
@@ -14,14 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from filelock import FileLock
 from PIL import Image
+from torch import Tensor, nn
 
-from vse_demo.app.map import centred, compute_map
+from vse_demo.app.map import centred_vectors, compute_map
 from vse_demo.data.images import ImageFile, ImageLike, as_image, read_image
 from vse_demo.data.layouts import Dataset, open_dataset
-from vse_demo.encoders.tokenizers import MAX_TOKENS
-from vse_demo.explanation import Explanation, explain
+from vse_demo.encoders.tokenizers import MAX_TOKENS, pad_tokens
+from vse_demo.explanation import Explanation, explain_features
 from vse_demo.model.ensemble import Ensemble, load_model
 from vse_demo.model.vse import VSE
 from vse_demo.retrieval.exact import top_k
@@ -35,37 +37,61 @@ from vse_demo.utils.text import sanitize_text
 
 SAME_IMAGE = 6.0  # mean difference of 16 × 16 pixels, of 255: a photo and its copy in another format
 MAX_CHARACTERS = 2000  # of a sentence; a model reads its first 64 words at most
+TEMPERATURE = 0.05  # of the weights of a query's neighbours on the map
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a model makes of a sentence or an image, encoded once for all that is asked about it."""
+
+    model: str
+    vector: Tensor  # (1, D), a unit vector
+    features: list[Tensor]  # (1, N, D) before pooling, one of each member of the model
+
+
+@dataclass(frozen=True)
+class TextQuery(Query):
+    """A sentence, encoded."""
+
+    sentence: str
+
+
+@dataclass(frozen=True)
+class ImageQuery(Query):
+    """An image, encoded."""
+
+    image: Image.Image
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """One result. `right` is None where nobody knows: a sentence or picture that is not of the collection."""
+    """One result of a search."""
 
-    item: str  # name of the picture, or caption
+    item: str  # name of the image, or caption
     index: int  # in the gallery
     score: float
-    right: bool | None
+    right: bool | None  # None where it is not known: the query is not of the collection
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """A score, split over the picture and over the sentence; of an ensemble, the mean of its members' parts."""
+    """A score, split over the image and over the sentence; of an ensemble, the mean of its members' parts."""
 
     score: float
-    cells: np.ndarray  # (N, N) over the picture; they add up to the score
+    heat_map: np.ndarray  # (N, N) over the image; adds up to the score
     words: list[str]  # as they were typed
     parts: np.ndarray  # one per word; with `rest` they add up to the score
     rest: float  # of what a model puts around a sentence, such as [CLS]
-    members: dict[str, Explanation]  # how each model pooled
+    explanations: dict[str, Explanation]  # of each model by name: how it pooled
 
 
 @dataclass
 class Job:
-    """A gallery in the making."""
+    """A gallery that is being loaded or encoded, and how far it is."""
 
     gallery: Future[Gallery] = field(default_factory=Future)
     done: int = 0
-    total: int = 0  # 0 as long as nobody knows
+    total: int = 0  # 0 as long as it is not known
 
     def report(self, done: int, total: int) -> None:
         self.done, self.total = done, total
@@ -78,7 +104,14 @@ class Job:
 
 
 class Service:
-    """Models by name over one collection of pictures."""
+    """Models by name over one collection of images.
+
+    Args:
+        sources: How to make the gallery of each model; the first one is the default.
+        files: The images by name.
+        captions: The first caption of each image that has any, by the image's name.
+        maps: How to make the map of a model's gallery.
+    """
 
     def __init__(
         self,
@@ -87,19 +120,18 @@ class Service:
         captions: Mapping[str, str],
         maps: Callable[[str, Gallery], np.ndarray],
     ):
-        self.sources, self.files, self.maps = sources, files, maps
-        self.captions = captions  # the first one of each picture that has any
+        self.sources, self.files, self.captions, self.maps = sources, files, captions, maps
         self.default = next(iter(sources))
         self._jobs: dict[str, Job] = {}
         self._maps: dict[str, np.ndarray] = {}
         self._jobs_lock, self._maps_lock = threading.Lock(), threading.Lock()
 
     def gallery(self, model: str = "") -> Gallery:
-        """The collection as a model sees it; the default model if none is named."""
+        """Wait for the collection as a model sees it (the default model if none is named)."""
         return self.start(model).gallery.result()
 
     def start(self, model: str = "") -> Job:
-        """Begin to make a gallery, unless someone has; one that failed is tried again."""
+        """Begin to make a gallery, unless that has begun; one that failed is tried again."""
         model = check_choice(model or self.default, list(self.sources), "model")
         with self._jobs_lock:
             job = self._jobs.get(model)
@@ -109,67 +141,108 @@ class Service:
             return job
 
     def progress(self, model: str = "", every: float = 0.3) -> Iterator[tuple[int, int]]:
-        """How far a gallery is, again and again until it is there: pictures that are done, and all of them."""
+        """Tell again and again, until a gallery is there, how many images are done, and of how many.
+
+        Raises:
+            Exception: What went wrong, if making it failed.
+        """
         job = self.start(model)
         while not wait([job.gallery], every).done:
             yield job.done, job.total
-        job.gallery.result()  # which raises what went wrong
+        job.gallery.result()
 
-    def find_images(self, sentence: str, model: str = "", k: int = 5) -> list[SearchResult]:
-        """The pictures nearest to a sentence; ticked and crossed if it is a caption of the collection."""
-        sentence, gallery = check_sentence(sentence), self.gallery(model)
-        own = {int(gallery.image_ids[number]) for number, text in enumerate(gallery.captions) if text == sentence}
-        hits = gallery.search_images(sentence, k)
-        return [SearchResult(hit.item, hit.index, hit.score, hit.index in own if own else None) for hit in hits]
+    def encode_text(self, sentence: str, model: str = "") -> TextQuery:
+        """Encode a sentence.
 
-    def find_captions(self, image: ImageLike, model: str = "", k: int = 5) -> list[SearchResult]:
-        """The captions nearest to a picture; ticked and crossed if it is of the collection and has captions."""
-        gallery = self.gallery(model)
-        own = self.recognise(image, model)
-        known = own is not None and bool((gallery.image_ids == own).any())
-        hits = gallery.search_captions(image, k)
+        Raises:
+            ValueError: It is empty, or too long.
+        """
+        sentence, members = check_sentence(sentence), self._members(model)
+        with torch.inference_mode():
+            tokens = [pad_tokens(member.tokenizer.encode([sentence])) for member in members]
+            features = [
+                member.text_encoder(numbers.to(member.device), mask.to(member.device))
+                for member, (numbers, mask) in zip(members, tokens, strict=True)
+            ]
+            vector = _pool([member.text_pooling for member in members], features)
+        return TextQuery(model or self.default, vector, features, sentence)
+
+    def encode_image(self, image: ImageLike, model: str = "") -> ImageQuery:
+        """Encode an image; members of an ensemble that have the same backbone share its features."""
+        image, members, chosen = as_image(image), self._members(model), self.gallery(model).model
+        backbones = chosen.eyes if isinstance(chosen, Ensemble) else [""]
+        seen: dict[str, Tensor] = {}
+        features = []
+        with torch.inference_mode():
+            for member, backbone in zip(members, backbones, strict=True):
+                if backbone not in seen:
+                    seen[backbone] = member.read_image_features([image]).to(member.device)
+                features.append(member.image_encoder(seen[backbone], _no_padding(seen[backbone])))
+            vector = _pool([member.image_pooling for member in members], features)
+        return ImageQuery(model or self.default, vector, features, image)
+
+    def _members(self, model: str) -> list[VSE]:
+        chosen = self.gallery(model).model
+        return chosen.members if isinstance(chosen, Ensemble) else [chosen]
+
+    def find_images(self, query: TextQuery, k: int = 5) -> list[SearchResult]:
+        """Find the images nearest to a sentence; ticked and crossed if it is a caption of the collection."""
+        gallery = self.gallery(query.model)
+        own = {int(gallery.image_ids[number]) for number, text in enumerate(gallery.captions) if text == query.sentence}
         return [
-            SearchResult(hit.item, hit.index, hit.score, bool(gallery.image_ids[hit.index] == own) if known else None)
-            for hit in hits
+            SearchResult(gallery.names[index], index, score, index in own if own else None)
+            for index, score in _nearest(query, gallery.image_vectors, k)
         ]
 
-    def recognise(self, image: ImageLike, model: str = "") -> int | None:
-        """Which picture of the collection this is, if it is one: the nearest, if it looks the same."""
-        gallery = self.gallery(model)
-        if not len(gallery):
-            return None
-        _, [[nearest]] = top_k(gallery.model.encode_images([image]), gallery.image_vectors, 1)
-        given, known = (_tiny(each) for each in (image, self.file(gallery.names[nearest])))
-        return int(nearest) if np.abs(given - known).mean() < SAME_IMAGE else None
+    def find_captions(self, query: ImageQuery, k: int = 5) -> list[SearchResult]:
+        """Find the captions nearest to an image; ticked and crossed if it is of the collection and has captions."""
+        gallery, own = self.gallery(query.model), self.recognise(query)
+        known = own is not None and bool((gallery.image_ids == own).any())
+        return [
+            SearchResult(
+                gallery.captions[index], index, score, bool(gallery.image_ids[index] == own) if known else None
+            )
+            for index, score in _nearest(query, gallery.caption_vectors, k)
+        ]
 
-    def explain(self, image: ImageLike, sentence: str, model: str = "") -> Attribution:
-        """Why they match."""
-        sentence, chosen = check_sentence(sentence), self.gallery(model).model
-        members = chosen.members if isinstance(chosen, Ensemble) else [chosen]
-        names = MODELS.get(model or self.default, ())
+    def recognise(self, query: ImageQuery) -> int | None:
+        """Tell which image of the collection this is: the nearest one, if it looks the same."""
+        gallery = self.gallery(query.model)
+        for nearest, _ in _nearest(query, gallery.image_vectors, 1):
+            given, known = (_tiny(each) for each in (query.image, self.file(gallery.names[nearest])))
+            if np.abs(given - known).mean() < SAME_IMAGE:
+                return nearest
+        return None
+
+    def explain(self, image: ImageQuery, text: TextQuery) -> Attribution:
+        """Split the score of an image and a sentence, both encoded by the same model, over their parts."""
+        members = self._members(text.model)
+        names = MODELS.get(text.model, ())
         if len(names) != len(members):
             names = tuple(f"model {number}" for number in range(1, len(members) + 1))
-        image = as_image(image)  # is read once
-        explanations = [explain(member, image, sentence) for member in members]
-        words = [by_word(member, sentence, each) for member, each in zip(members, explanations, strict=True)]
+        explanations = [
+            explain_features(member, image_features, text_features, text.sentence)
+            for member, image_features, text_features in zip(members, image.features, text.features, strict=True)
+        ]
+        words = [by_word(member, text.sentence, each) for member, each in zip(members, explanations, strict=True)]
         rest, *parts = np.mean(words, axis=0)
         return Attribution(
             score=float(np.mean([each.score for each in explanations])),
-            cells=mean_grid([each.heat_map.numpy() for each in explanations]),
-            words=sentence.split(),
+            heat_map=mean_grid([each.heat_map.numpy() for each in explanations]),
+            words=text.sentence.split(),
             parts=np.array(parts),
             rest=float(rest),
-            members=dict(zip(names, explanations, strict=True)),
+            explanations=dict(zip(names, explanations, strict=True)),
         )
 
     def file(self, name: str) -> ImageFile:
-        """The file of a picture of the collection; no other file is ever given."""
+        """Look up the file of an image of the collection; no other file is ever given."""
         if name not in self.files:
             raise FileError(f"there is no picture {name!r} in this collection")
         return self.files[name]
 
     def map(self, model: str = "") -> np.ndarray:
-        """Places (P + C, 2) of the `charted` pictures and captions on a map, near ones near each other."""
+        """Place the images and captions of `items_on_map` on a map (I + C, 2), near ones near each other."""
         model, gallery = model or self.default, self.gallery(model)
         with self._maps_lock:
             if model not in self._maps:
@@ -177,22 +250,22 @@ class Service:
             return self._maps[model]
 
     def samples(self, count: int = 12) -> list[str]:
-        """Names of some pictures of the collection that can be shown, evenly spread."""
+        """Name some images of the collection that can be shown, evenly spread."""
         names = sorted(self.files)
         spread = names[:: max(1, len(names) // count)][:count]
         return [name for name in spread if _readable(self.files[name])]
 
     def examples(self, count: int = 5) -> list[str]:
-        """Some captions of the collection to search for, short ones, evenly spread."""
+        """Choose some short captions of the collection to search for, evenly spread."""
         short = [text for text in self.captions.values() if len(text) <= 60]
         return short[:: max(1, len(short) // count)][:count]
 
     def describe(self, name: str) -> str:
-        """A picture in words: its first caption, or its name."""
+        """Describe an image in words: by its first caption, or by its name."""
         return self.captions.get(name, name)
 
     def usual_score(self, model: str = "") -> float | None:
-        """What a picture and a caption of its own have (the median), to compare a score with."""
+        """The median score of an image and a caption written for it, to compare a score with."""
         gallery = self.gallery(model)
         if not gallery.captions:
             return None
@@ -200,17 +273,31 @@ class Service:
         scores = (gallery.caption_vectors[some] * gallery.image_vectors[gallery.image_ids[some]]).sum(1)
         return float(scores.median())
 
-    def place(self, query: str | ImageLike, model: str = "", neighbours: int = 5) -> np.ndarray:
-        """Where a sentence or a picture belongs on the map: among its neighbours, the nearest counting most."""
-        gallery, places = self.gallery(model), self.map(model)
-        if isinstance(query, str):
-            known = gallery.caption_vectors if gallery.captions else gallery.image_vectors
-            vector = gallery.model.encode_texts([query]) - known.mean(0)
-        else:
-            vector = gallery.model.encode_images([query]) - gallery.image_vectors.mean(0)
-        scores, numbers = top_k(l2_normalize(vector), centred(gallery), neighbours)
-        weights = (scores[0] / 0.05).softmax(0).numpy()
+    def place(self, query: Query, neighbours: int = 5) -> np.ndarray:
+        """Find where a query belongs on the map: among its nearest neighbours, the nearest counting most."""
+        gallery, places = self.gallery(query.model), self.map(query.model)
+        as_caption = isinstance(query, TextQuery) and bool(gallery.captions)
+        side = gallery.caption_vectors if as_caption else gallery.image_vectors
+        scores, numbers = top_k(l2_normalize(query.vector - side.mean(0)), centred_vectors(gallery), neighbours)
+        weights = (scores[0] / TEMPERATURE).softmax(0).numpy()
         return weights @ places[numbers[0].numpy()]
+
+
+def _pool(poolings: Sequence[nn.Module], features: Sequence[Tensor]) -> Tensor:
+    """The unit vector (1, D) of one item, from its features (1, N, D) in each member of a model."""
+    pooled = [pooling(each, _no_padding(each)) for pooling, each in zip(poolings, features, strict=True)]
+    return Ensemble.join([l2_normalize(each).float().cpu() for each in pooled])
+
+
+def _no_padding(features: Tensor) -> Tensor:
+    """The mask (1, N) of a single item."""
+    return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+
+
+def _nearest(query: Query, vectors: Tensor, k: int) -> list[tuple[int, float]]:
+    """Numbers and scores of the k vectors nearest to a query, best first."""
+    scores, numbers = top_k(query.vector, vectors, k)
+    return list(zip(numbers[0].tolist(), scores[0].tolist(), strict=True))
 
 
 def _readable(file: ImageFile) -> bool:
@@ -225,7 +312,11 @@ def _tiny(image: ImageLike) -> np.ndarray:
 
 
 def check_sentence(sentence: str) -> str:
-    """A sentence that can be searched for, without blanks around it."""
+    """Return a sentence without control characters and without blanks around it.
+
+    Raises:
+        ValueError: Nothing is left of it, or it has more than `MAX_CHARACTERS`.
+    """
     if not isinstance(sentence, str) or not (sentence := sanitize_text(sentence).strip()):
         raise ValueError("Type a sentence first, for example: a dog on the beach")
     if len(sentence) > MAX_CHARACTERS:
@@ -236,21 +327,29 @@ def check_sentence(sentence: str) -> str:
     return sentence
 
 
-def by_word(model: VSE, sentence: str, explanations: Explanation) -> np.ndarray:
-    """The parts of a sentence: first of what stands for no word, then of each word as it was typed."""
+def by_word(model: VSE, sentence: str, explanation: Explanation) -> np.ndarray:
+    """Add up the parts of a sentence's tokens: first of those of no word, then of each word as it was typed."""
     numbers = np.array(model.tokenizer.word_numbers(sentence)) + 1  # of the tokens; 0 for no word
-    return np.bincount(numbers, explanations.text.parts.numpy(), len(sentence.split()) + 1)
+    return np.bincount(numbers, explanation.text.parts.numpy(), len(sentence.split()) + 1)
 
 
 def mean_grid(grids: Sequence[np.ndarray]) -> np.ndarray:
-    """The mean of square grids, on cells so small that each grid is made of whole ones; sums stay as they are."""
+    """Average square grids of different sizes on their smallest common grid; a grid keeps its sum."""
     side = math.lcm(*(len(grid) for grid in grids))
     fine = [np.kron(grid, np.ones((side // len(grid),) * 2)) * (len(grid) / side) ** 2 for grid in grids]
     return np.mean(fine, axis=0)
 
 
 def open_service(data: Path | None = None, models: Sequence[Path] = ()) -> Service:
-    """The shipped models or given ones, over the shipped gallery or a folder of pictures."""
+    """Make the service of the shipped models or of given ones.
+
+    Args:
+        data: A folder of images; without it, the shipped gallery.
+        models: Folders of a model; several are an ensemble.
+
+    Raises:
+        FileError: The data or a model cannot be read, or the data are no images.
+    """
     dataset = open_dataset(data)
     splits = [dataset.split(name) for name in dataset.splits]
     if any(isinstance(split.images, np.ndarray) for split in splits):
@@ -277,7 +376,17 @@ def open_service(data: Path | None = None, models: Sequence[Path] = ()) -> Servi
 def cached_gallery(
     model: VSE | Ensemble, dataset: Dataset, report: Report | None = None, root: Path | None = None
 ) -> Gallery:
-    """All pictures of a data set, encoded once: what is new since the last time is added, and kept."""
+    """Encode all images of a data set; those that the cache has already are not encoded again.
+
+    Args:
+        model: What encodes them.
+        dataset: All its splits go into the gallery.
+        report: Is told how many images are done, and of how many.
+        root: Where the cache is; by default that of the user.
+
+    Raises:
+        FileError: The cache cannot be written, or no image can be read.
+    """
     place = hashlib.blake2b(f"{dataset.folder.resolve()} {model.fingerprint()}".encode(), digest_size=8).hexdigest()
     folder = (root or default_cache()) / "galleries" / place
     splits = [dataset.split(name) for name in dataset.splits]

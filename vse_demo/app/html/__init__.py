@@ -1,1 +1,1 @@
-"""What the page shows, as parts of it: results, attributions, the map, drawings."""
+"""What the page shows, as HTML: results and attributions, the map, drawings."""

@@ -1,4 +1,7 @@
-"""Curves and planes as SVG in the colours of the page."""
+"""Curves and planes as SVG in the colours of the page, legible when it is light and when it is dark.
+
+Nothing here uses pyplot, whose figures belong to one thread: a server has many.
+"""
 
 import io
 import re
@@ -31,15 +34,18 @@ DRAWING: dict[Any, Any] = {
 ONE_AT_A_TIME = threading.Lock()  # matplotlib's settings are those of the whole program
 
 
-def rank_weights(members: Mapping[str, Explanation]) -> str:
-    """How much each rank counted on both sides, over the share of the ranks (both have another number of rows)."""
+def rank_weights(explanations: Mapping[str, Explanation]) -> str:
+    """Draw how much each rank counted when image and sentence were pooled, for each model by name.
+
+    Ranks are given in percent, since an image has another number of them than a sentence.
+    """
 
     def plot(ax: Axes) -> None:
-        for (name, member), style in zip(members.items(), _styles(len(members)), strict=True):
-            for side, what, colour in ((member.image, "picture", plots.IMAGE), (member.text, "sentence", plots.TEXT)):
+        for (name, each), style in zip(explanations.items(), _styles(len(explanations)), strict=True):
+            for side, what, colour in ((each.image, "picture", plots.IMAGE), (each.text, "sentence", plots.TEXT)):
                 if side.rank_weights is not None:
                     count = len(side.rank_weights)
-                    label = f"{what}, {name}" if len(members) > 1 else what
+                    label = f"{what}, {name}" if len(explanations) > 1 else what
                     weights = side.rank_weights * count
                     ax.plot(np.linspace(0, 100, count), weights, style, lw=2, color=colour, label=label)
         ax.axhline(1, color=GREY, lw=0.8, ls=":")
@@ -55,7 +61,7 @@ def _styles(count: int) -> list[str]:
 
 
 def draw(plot: Callable[[Axes], object], width: float, height: float, label: str) -> str:
-    """What `plot` draws on its Axes, as SVG in the colours of the page."""
+    """Let `plot` draw on an Axes of so many inches; `label` is the alternative text of the SVG."""
     with ONE_AT_A_TIME, matplotlib.rc_context(DRAWING):
         figure = Figure(figsize=(width, height), layout="constrained")
         plot(figure.subplots())
@@ -80,7 +86,7 @@ def _svg(figure: Figure, label: str) -> str:
 
 
 def curves(run: str) -> str:
-    """How a shipped model learned: loss, K, alignment and uniformity by step, RSUM by epoch."""
+    """Draw how a shipped model learned: loss, K, alignment and uniformity by step, RSUM by epoch."""
     log, evidence = read_log(run), read_evidence(run)
     steps = log["step"]
     recalls = evidence["validation"]
@@ -106,7 +112,7 @@ def curves(run: str) -> str:
 
 
 def k_planes(batch_size: int) -> str:
-    """A template of both planes of K; its value is what `k_mark` gives."""
+    """Draw K over alignment and uniformity by both formulas, as a template whose value is what `k_mark` gives."""
     ring = '<circle class="ring" cx="${value.x}" cy="${value.y}" r="7"/></svg>'
     names = {"paper": "The paper's equation", "official": "The authors' code"}
     panels = [
@@ -118,7 +124,7 @@ def k_planes(batch_size: int) -> str:
 
 
 def k_mark(alignment: float, uniformity: float, batch_size: int) -> dict[str, float]:
-    """Where these two numbers are on the planes, and K by both formulas."""
+    """Find where these two numbers are on the planes, and K by both formulas."""
     left, top, width, height = _k_plane("paper", batch_size)[1]  # both look the same
     counts = {variant: negative_count(alignment, uniformity, batch_size, variant) for variant in VARIANTS}
     return {"x": round(left + width * alignment, 1), "y": round(top + height * (1 - uniformity / 1.2), 1), **counts}
@@ -126,7 +132,7 @@ def k_mark(alignment: float, uniformity: float, batch_size: int) -> dict[str, fl
 
 @lru_cache
 def _k_plane(variant: str, batch_size: int) -> tuple[str, tuple[float, float, float, float]]:
-    """The plane of a variant, and where its axes are in it: left, top, width and height."""
+    """Draw the plane of a variant, and tell where its axes are in it: left, top, width and height."""
     with ONE_AT_A_TIME, matplotlib.rc_context(DRAWING):
         figure = Figure(figsize=(5, 3.6))
         ax = figure.add_axes((0.13, 0.14, 0.89, 0.83))  # of which a fifth is for the bar

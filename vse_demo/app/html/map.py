@@ -1,7 +1,7 @@
-"""The map of the joint space as a piece of a web page: SVG points, a tip for each, and a mark for the query.
+"""The map of the joint space as HTML: a dot for each image and caption, a tip for each, a mark for the query.
 
-Pointing at a point, tapping near it or walking there with the arrow keys shows what it is, and joins a
-picture with its captions.
+Pointing at a dot, tapping near it or moving there with the arrow keys shows what it is, and joins an
+image with its captions by lines.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ import numpy as np
 from PIL import Image
 
 from vse_demo.app.html.markup import data_url, escape_html
-from vse_demo.app.map import charted
+from vse_demo.app.map import items_on_map
 from vse_demo.retrieval.gallery import Gallery
 
 SIZE = 1000, 620  # of the drawing, in its own units
 MARGIN = 24
-LABEL = 32  # signs of a query beside its mark: as many as fit into half of the map
+LABEL = 32  # characters of a query beside its mark: as many as fit into half of the map
 NOWHERE = {"x": -99.0, "y": -99.0, "anchor": "start", "shift": 0, "label": ""}  # before anything is searched for
 STYLE = """
 .atlas { position: relative; width: 100%; }
@@ -106,23 +106,30 @@ KEY = (
 
 
 def to_page(places: np.ndarray, all_places: np.ndarray) -> np.ndarray:
-    """Places on the map -> coordinates on the page."""
+    """Turn places on the map into coordinates of the drawing."""
     low, high = all_places.min(0), all_places.max(0)
     share = (places - low) / np.maximum(high - low, 1e-9)
     return MARGIN + share * (np.array(SIZE) - 2 * MARGIN)
 
 
-def draw_atlas(
-    gallery: Gallery, places: np.ndarray, photo: Callable[[str], Image.Image], describe: Callable[[str], str]
+def render_map(
+    gallery: Gallery, places: np.ndarray, read: Callable[[str], Image.Image], describe: Callable[[str], str]
 ) -> str:
-    """A template of the map; its value is what `mark` gives."""
-    images, captions = charted(gallery)
+    """Draw the map as a template whose value is what `mark` gives.
+
+    Args:
+        gallery: The images and captions.
+        places: Where those of `items_on_map` are: (I + C, 2).
+        read: From the name of an image to the image.
+        describe: From the name of an image to its text.
+    """
+    images, captions = items_on_map(gallery)
     page = to_page(places, places)
     dots = [
         _dot("caption", page[len(images) + place], 3.5, int(gallery.image_ids[number]), gallery.captions[number])
         for place, number in enumerate(captions)
     ] + [
-        _dot("picture", page[place], 8, number, describe(name), data_url(photo(name), 220, 65))
+        _dot("picture", page[place], 8, number, describe(name), data_url(read(name), 220, 65))
         for place, (number, name) in enumerate((number, gallery.names[number]) for number in images)
     ]
     mark = (
@@ -135,7 +142,7 @@ def draw_atlas(
 
 
 def mark(place: np.ndarray, places: np.ndarray, label: str) -> dict[str, Any]:
-    """The value of the map for a query at this place."""
+    """The value of the map's template for a query at this place."""
     x, y = to_page(place, places).tolist()
     short = label if len(label) <= LABEL else label[: LABEL - 1] + "…"
     anchor, shift = ("start", 28) if x < SIZE[0] / 2 else ("end", -28)
@@ -143,8 +150,8 @@ def mark(place: np.ndarray, places: np.ndarray, label: str) -> dict[str, Any]:
 
 
 def _dot(kind: str, place: Sequence[float], radius: float, image: int, tip: str, source: str = "") -> str:
-    photo = f' data-src="{source}"' if source else ""
+    thumbnail = f' data-src="{source}"' if source else ""
     return (
         f'<circle class="{kind}" cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{radius}" data-of="{image}" '
-        f'data-tip="{escape_html(tip)}"{photo}/>'
+        f'data-tip="{escape_html(tip)}"{thumbnail}/>'
     )

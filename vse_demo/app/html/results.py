@@ -1,8 +1,6 @@
-"""What the app shows, as pieces of a web page: results to choose from, reasons, curves, the planes of K.
+"""Results as HTML: cards to choose from, and why a result matches.
 
-What strangers wrote (captions, file names, queries) reaches the page as text and as nothing else.
-Drawings are SVG in the colours of the page, so they are sharp on every screen and legible on light and
-dark ones. Nothing here touches pyplot, whose figures belong to one thread: a server has many.
+Captions, file names and queries are escaped: whatever they hold, the page shows it as text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +10,7 @@ from PIL import Image
 
 from vse_demo import plots
 from vse_demo.app.html.drawings import rank_weights
-from vse_demo.app.html.markup import data_url, escape_html, number_text
+from vse_demo.app.html.markup import data_url, escape_html, number_text, pack_text
 from vse_demo.app.service import Attribution, SearchResult
 from vse_demo.explanation import Explanation
 
@@ -80,79 +78,102 @@ element.addEventListener('click', event => {
   const card = event.target.closest('.card');
   if (!card) return;
   for (const each of element.querySelectorAll('.card')) each.setAttribute('aria-pressed', each === card);
-  trigger('select', { index: Number(card.dataset.index), value: null });
+  const { index, item } = card.dataset, { sentence, asked } = card.parentElement.dataset;
+  trigger('select', { index: Number(index), value: { item, sentence, asked: Number(asked) } });
 });
 """
 
 
 def image_cards(
-    title: str, found: Sequence[SearchResult], photo: Callable[[str], Image.Image], describe: Callable[[str], str]
+    sentence: str,
+    found: Sequence[SearchResult],
+    read: Callable[[str], Image.Image],
+    describe: Callable[[str], str],
+    asked: float = 0,
 ) -> str:
-    """Pictures to choose from, each with its score and, where it is known, a tick or a cross."""
+    """Show images to choose from, each with its score and, where it is known, a tick or a cross.
+
+    Args:
+        sentence: What was searched for.
+        found: The results, best first.
+        read: From the name of an image to the image.
+        describe: From the name of an image to its alternative text.
+        asked: When the search was asked for. A card that is chosen tells this, its item and the sentence.
+    """
     cards = [
-        _card(number, f'<img src="{data_url(photo(each.item), 480)}" alt="{escape_html(describe(each.item))}">', each)
+        _card(number, f'<img src="{data_url(read(each.item), 480)}" alt="{escape_html(describe(each.item))}">', each)
         for number, each in enumerate(found)
     ]
-    return f'{_head(title, found)}<div class="cards pictures">{"".join(cards)}</div>'
+    title = _title(f"Nearest to “{sentence}”", found)
+    data = f'data-sentence="{pack_text(sentence)}" data-asked="{asked}"'
+    return f'{title}<div class="cards pictures" {data}>{"".join(cards)}</div>'
 
 
-def caption_cards(title: str, found: Sequence[SearchResult]) -> str:
-    """The same with captions."""
+def caption_cards(found: Sequence[SearchResult], asked: float = 0) -> str:
+    """Show captions to choose from, as `image_cards` shows images."""
     cards = [_card(number, "", each, escape_html(each.item)) for number, each in enumerate(found)]
-    return f'{_head(title, found)}<div class="cards captions">{"".join(cards)}</div>'
+    title = _title("Nearest captions", found)
+    return f'{title}<div class="cards captions" data-asked="{asked}">{"".join(cards)}</div>'
 
 
-def sample_cards(names: Sequence[str], photo: Callable[[str], Image.Image], describe: Callable[[str], str]) -> str:
-    """Small pictures to choose from."""
+def sample_cards(names: Sequence[str], read: Callable[[str], Image.Image], describe: Callable[[str], str]) -> str:
+    """Show small images to choose from."""
     cards = [
-        f'<button type="button" class="card" data-index="{number}">'
-        f'<img src="{data_url(photo(name), 160)}" alt="{escape_html(describe(name))}"></button>'
+        f'<button type="button" class="card" data-index="{number}" data-item="{pack_text(name)}">'
+        f'<img src="{data_url(read(name), 160)}" alt="{escape_html(describe(name))}"></button>'
         for number, name in enumerate(names)
     ]
     return f'<div class="cards samples">{"".join(cards)}</div>'
 
 
-def _head(title: str, found: Sequence[SearchResult]) -> str:
+def _title(text: str, found: Sequence[SearchResult]) -> str:
     legend = ""
     if any(each.right is not None for each in found):
         legend = ' <small><span class="right"><span class="mark">✓</span> its own</span> · '
         legend += '<span class="wrong"><span class="mark">✗</span> not its own</span></small>'
-    return f'<p class="head"><strong>{escape_html(title)}</strong>{legend}</p>'
+    return f'<p class="head"><strong>{escape_html(text)}</strong>{legend}</p>'
 
 
-def _card(number: int, image: str, found: SearchResult, caption: str = "") -> str:
-    kind, sign, words = MARKS.get(found.right, ("", "", "")) if found.right is not None else ("", "", "")
+def _card(number: int, image: str, result: SearchResult, caption: str = "") -> str:
+    kind, sign, words = ("", "", "") if result.right is None else MARKS[result.right]
     mark = f'<span class="mark">{sign}<span class="unseen">{words}</span></span>' if sign else ""
     return (
-        f'<button type="button" class="card {kind}" data-index="{number}" aria-pressed="{str(number == 0).lower()}">'
-        f'{image}<span class="line">{mark}<span class="score">{number_text(found.score)}</span>'
+        f'<button type="button" class="card {kind}" data-index="{number}" data-item="{pack_text(result.item)}" '
+        f'aria-pressed="{str(number == 0).lower()}">'
+        f'{image}<span class="line">{mark}<span class="score">{number_text(result.score)}</span>'
         f'<span class="caption">{caption}</span></span></button>'
     )
 
 
-def reasons(photo: Image.Image, why: Attribution, usual: float | None) -> str:
-    """The picture coloured by what its parts add, bars over the words, and how the parts were pooled."""
+def attribution(image: Image.Image, why: Attribution, usual: float | None) -> str:
+    """Show why an image and a sentence match.
+
+    Args:
+        image: The image, which is shown coloured by what its parts add.
+        why: Their score, split; words have bars over them.
+        usual: The score to compare with, if there is one.
+    """
     scale = "1 would be a perfect match and 0 is none"
     if usual is not None:
         scale += f"; a picture and a caption written for it have about {number_text(usual)} here"
     return (
         f'<div class="reasons"><p class="head"><strong>Why {number_text(why.score)}?</strong> '
-        f"<small>{scale}.</small></p>{_heat(photo, why)}{_words(why)}{_pooling(why.members)}</div>"
+        f"<small>{scale}.</small></p>{_heat_map(image, why)}{_words(why)}{_pooling(why.explanations)}</div>"
     )
 
 
-def _heat(photo: Image.Image, why: Attribution) -> str:
-    limit = max(float(np.abs(why.cells).max()), 1e-9)
-    colours = np.zeros((*why.cells.shape, 4), np.uint8)
-    for colour, mine in ((plots.RIGHT, why.cells >= 0), (plots.WRONG, why.cells < 0)):
-        colours[mine, :3] = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-    colours[..., 3] = 215 * np.abs(why.cells) / limit
+def _heat_map(image: Image.Image, why: Attribution) -> str:
+    limit = max(float(np.abs(why.heat_map).max()), 1e-9)
+    colours = np.zeros((*why.heat_map.shape, 4), np.uint8)
+    for colour, where in ((plots.RIGHT, why.heat_map >= 0), (plots.WRONG, why.heat_map < 0)):
+        colours[where, :3] = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    colours[..., 3] = 215 * np.abs(why.heat_map) / limit
     smooth = Image.fromarray(colours).resize((192, 192), Image.Resampling.BICUBIC)
-    ratio = photo.width / photo.height
+    ratio = image.width / image.height
     return (
         f"<figure><h3>In the picture</h3>"
         f'<div class="heat" style="aspect-ratio: {ratio:.3f}; width: {300 * ratio:.0f}px">'
-        f'<img src="{data_url(photo.convert("L"), 640)}" alt="The picture, in grey">'
+        f'<img src="{data_url(image.convert("L"), 640)}" alt="The picture, in grey">'
         f'<img src="{data_url(smooth, 192)}" alt="What its parts add to the score, as colours"></div>'
         '<figcaption>lowers <span class="scale"></span> raises the score; all cells add up to it</figcaption></figure>'
     )
@@ -178,18 +199,18 @@ def _words(why: Attribution) -> str:
     )
 
 
-def _pooling(members: Mapping[str, Explanation]) -> str:
+def _pooling(explanations: Mapping[str, Explanation]) -> str:
     rows = []
-    for name, member in members.items():
-        for side, what in ((member.image, "picture"), (member.text, "sentence")):
+    for name, explanation in explanations.items():
+        for side, what in ((explanation.image, "picture"), (explanation.text, "sentence")):
             token, embedding = side.balance
-            label = f"{what}, {name}" if len(members) > 1 else what
+            label = f"{what}, {name}" if len(explanations) > 1 else what
             rows.append(
-                f'<span>{escape_html(label)}</span><span class="parts"><span style="width: {token:.0%}">{token:.0%} ranks'
-                f"</span><em>{embedding:.0%}</em></span>"
+                f'<span>{escape_html(label)}</span><span class="parts"><span style="width: {token:.0%}">{token:.0%} '
+                f"ranks</span><em>{embedding:.0%}</em></span>"
             )
     return (
-        f"<figure><h3>How it was pooled</h3>{rank_weights(members)}"
+        f"<figure><h3>How it was pooled</h3>{rank_weights(explanations)}"
         f'<div class="balance">{"".join(rows)}</div>'
         "<figcaption>the weight of each rank, and the share of ranks (the rest is a soft maximum)</figcaption></figure>"
     )
