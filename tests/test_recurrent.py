@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from vse_demo.encoders import bidirectional_states
+from vse_demo.layers import bidirectional_states
 
 
 def make(sizes: tuple[int, int] = (5, 4), seed: int = 0) -> nn.GRU:

@@ -1,14 +1,61 @@
 """Small layers that encoders and pooling share. All know about masks: padding never leaks."""
 
+import torch
 from torch import Tensor, nn
 
 from vse_demo import ops
 
 
+def all_real(mask: Tensor) -> bool:
+    """Whether a mask is known to have no padding, so that work on padding can be left out.
+
+    Nobody knows while a program is compiled or exported, on the `meta` device, or inside `torch.vmap`.
+
+    Args:
+        mask: (B, N) bool, True where a row is real.
+
+    Returns:
+        True if every row is real; False if one is not, or if the values cannot be seen.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        return bool(mask.all())
+    except RuntimeError:
+        return False
+
+
+def bidirectional_states(gru: nn.GRU, features: Tensor, lengths: Tensor) -> Tensor:
+    """States of a one-layer bidirectional GRU; 0 after a sequence's end.
+
+    `torch.compile` refuses to look into an `nn.GRU` unless `torch._dynamo.config.allow_rnn` is set; with it, this
+    compiles as a whole.
+
+    Args:
+        gru: One layer, two directions, with biases.
+        features: (B, N, E).
+        lengths: (B,) int64, how many rows of each sequence are real.
+
+    Returns:
+        (B, N, 2, H). Item `[b, n, 0]` has read `features[b, :n + 1]`, item `[b, n, 1]` has read
+        `features[b, n:lengths[b]]`.
+    """
+    forward, backward = gru.all_weights
+    return ops.bidirectional_gru(features, lengths, *forward, *backward).movedim(0, 2)
+
+
 class RowLinear(nn.Linear):
-    """A linear layer over rows (B, N, in) -> (B, N, out), by the fastest product that a CPU has."""
+    """A linear layer over rows, (..., in) -> (..., out), by the fastest product that a CPU has."""
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Apply the layer.
+
+        Args:
+            rows: (..., in); fastest for (B, N, in).
+
+        Returns:
+            (..., out).
+        """
         return ops.linear(rows, self.weight, self.bias)
 
 
@@ -20,14 +67,43 @@ class RowNorm(nn.BatchNorm1d):
     """
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
-        everywhere = bool(mask.all())
+        """Normalise the real rows.
+
+        Args:
+            features: (B, N, D).
+            mask: (B, N) bool, True where a row is real.
+
+        Returns:
+            (B, N, D).
+        """
+        everywhere = all_real(mask)
+        if not self.training:
+            real = features if everywhere else features.masked_fill(~mask.unsqueeze(-1), 0)
+            rows = self._by_running_statistics(real.flatten(0, 1)).view_as(features)
+            return rows if everywhere else rows.masked_fill(~mask.unsqueeze(-1), 0)
+        if torch.compiler.is_compiling() or mask.is_meta:
+            return self._by_masked_statistics(features, mask)
         rows = features.flatten(0, 1) if everywhere else features[mask]
-        if self.training and len(rows) == 1:
-            rows = nn.functional.batch_norm(
-                rows, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
-            )
-        else:
-            rows = super().forward(rows)
+        rows = self._by_running_statistics(rows) if len(rows) == 1 else super().forward(rows)
         if everywhere:
             return rows.view_as(features)
         return rows.new_zeros(features.shape).masked_scatter(mask.unsqueeze(-1), rows)
+
+    def _by_running_statistics(self, rows: Tensor) -> Tensor:
+        return nn.functional.batch_norm(rows, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+    def _by_masked_statistics(self, features: Tensor, mask: Tensor) -> Tensor:
+        """What a training step does otherwise, without a shape that depends on the values of the mask."""
+        padding, count = ~mask.unsqueeze(-1), mask.sum()
+        real, alone = features.masked_fill(padding, 0), count == 1
+        mean = real.sum((0, 1)) / count
+        variance = (real - mean).masked_fill(padding, 0).square().sum((0, 1)) / count
+        running_mean, running_variance = self.get_buffer("running_mean"), self.get_buffer("running_var")
+        with torch.no_grad():
+            batches = self.get_buffer("num_batches_tracked").add_(~alone)
+            momentum = 1 / batches.clamp(min=1) if self.momentum is None else self.momentum
+            step = torch.where(alone, 0.0, momentum)
+            running_mean.lerp_(mean, step)
+            running_variance.lerp_(variance * (count / (count - 1).clamp(min=1)), step)
+        mean, variance = torch.where(alone, running_mean, mean), torch.where(alone, running_variance, variance)
+        return ((real - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).masked_fill(padding, 0)

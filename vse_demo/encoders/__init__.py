@@ -2,7 +2,6 @@
 
 from vse_demo.encoders.backbone import Backbone, fold_batch_norms
 from vse_demo.encoders.feature_cache import NAME, NAME_BYTES, CachedFeatures, RowFile, cached_features
-from vse_demo.encoders.gru import bidirectional_states
 from vse_demo.encoders.projection import Projection
 from vse_demo.encoders.text import LENGTH_GROUPS, TEXTS, BiGRU, TransformerText, read_word_vectors
 from vse_demo.encoders.tokenizers import MAX_TOKENS, SubwordTokenizer, Tokenizer, WordTokenizer, pad_tokens
@@ -25,7 +24,6 @@ __all__ = [
     "Tokenizer",
     "TransformerText",
     "WordTokenizer",
-    "bidirectional_states",
     "cached_features",
     "fold_batch_norms",
     "pad_tokens",

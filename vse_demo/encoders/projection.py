@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from vse_demo.layers import RowLinear, RowNorm
+from vse_demo.layers import RowLinear, RowNorm, all_real
 from vse_demo.utils.checks import check_choice
 
 
@@ -28,7 +28,7 @@ class Projection(nn.Module):
             self.out = RowLinear(dim // 2, dim)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
-        if not mask.all():  # what padding holds must not reach a gradient: 0 × NaN is NaN
+        if not all_real(mask):  # what padding holds must not reach a gradient: 0 × NaN is NaN
             features = features.masked_fill(~mask.unsqueeze(-1), 0)
         projected = self.linear(features)
         if self.hidden is not None and self.norm is not None and self.out is not None:

@@ -13,9 +13,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from vse_demo.encoders.gru import bidirectional_states
 from vse_demo.encoders.projection import Projection
 from vse_demo.encoders.tokenizers import WordTokenizer
+from vse_demo.layers import bidirectional_states
 from vse_demo.utils.files import FileError
 from vse_demo.utils.tensors import round_to_half
 

@@ -10,26 +10,38 @@ Gradients need to know where each value came from, so the backward pass sorts on
 whose upper half orders like the value and whose lower half is the row. One comparison moves both. Sorting twice is
 cheaper than writing down and reading a number for every value.
 
-`pooling`, `layers`, `retrieval` and `evaluation` call these when `usable` says so. Nothing else of ours is imported.
+One file for each operation, and below them what they share:
+
+- `sort`, `softmax`, `adpool`: pooling. `gru`: the recurrence of the text encoder. `linear`: products over rows.
+  `search`: products with few queries, and counting for ranks.
+- `plain`: the same operations in plain PyTorch. They are the definition, and the fallback.
+- `dispatch`: when an operation is used and when its plain version; `disable_kernels` chooses the latter.
+- `library`: registers an operation with PyTorch, for autocast, `torch.compile`, `torch.export` and gradients.
+- `blocks`: sorting networks and what else is done to a block of 64 columns.
+- `kernels`: compiling and running: Numba and threads.
+
+Every function here works on any device and in any precision, except `count_at_least`, which is for tensors that are
+`usable`.
 """
 
 from vse_demo.ops.adpool import adpool_levels
 from vse_demo.ops.blocks import sorting_network
 from vse_demo.ops.dispatch import disable_kernels, kernels_disabled, usable
-from vse_demo.ops.gru import gru_states
+from vse_demo.ops.gru import bidirectional_gru
 from vse_demo.ops.linear import linear
 from vse_demo.ops.search import count_at_least, products
-from vse_demo.ops.softmax import softmax_sum
+from vse_demo.ops.softmax import soft_maximum, softmax_sum
 from vse_demo.ops.sort import sort_rows
 
 __all__ = [
     "adpool_levels",
+    "bidirectional_gru",
     "count_at_least",
     "disable_kernels",
-    "gru_states",
     "kernels_disabled",
     "linear",
     "products",
+    "soft_maximum",
     "softmax_sum",
     "sort_rows",
     "sorting_network",

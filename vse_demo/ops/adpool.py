@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from vse_demo.ops import plain
 from vse_demo.ops.blocks import (
     LANES,
     exponentials,
@@ -20,37 +20,85 @@ from vse_demo.ops.blocks import (
     whole_blocks,
     write_item,
 )
-from vse_demo.ops.dispatch import compiled, over_batch
+from vse_demo.ops.dispatch import usable
+from vse_demo.ops.kernels import compiled, over_batch
+from vse_demo.ops.library import gradients_by_plain, register, register_gradient
 
 
 def adpool_levels(features: Tensor, mask: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """Both levels of AdPool in the paper's variant, (B, N, D) -> two (B, D), in one pass.
+    """Both levels of AdPool in the paper's variant.
 
-    `score` (D,) gives each sorted row its token-level score.
+    Args:
+        features: (B, N, D).
+        mask: (B, N) bool, True where a row is real; at least one in each item.
+        score: (D,), which gives each sorted row its score at the token level.
+
+    Returns:
+        The token level and the embedding level, (B, D) each.
     """
-    return _AdPoolLevels.apply(features.contiguous(), mask.contiguous(), score.contiguous())
-
-
-class _AdPoolLevels(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, mask: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-        token, soft, total = features.new_empty(3, len(features), features.shape[2])
-        weights = features.new_empty(features.shape[:2])
-        over_batch(_levels, features, mask, score, *networks_of(mask), weights, token, soft, total)
-        ctx.save_for_backward(features, mask, score, weights, soft, total)
+    if usable(features, score):
+        token, soft, _, _ = _adpool_levels(features.contiguous(), mask.contiguous(), score.contiguous())
         return token, soft
+    return plain.adpool_levels(features, mask, score)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        features, mask, score, weights, soft, total = ctx.saved_tensors
-        to_token, to_soft = (gradient.contiguous() for gradient in gradients)
-        to_features, to_score = torch.empty_like(features), torch.empty_like(soft)
-        over_batch(
-            _levels_backward, features, mask, score, *networks_of(mask), weights, soft, total, to_token, to_soft,
-            to_features, to_score,
-        )  # fmt: skip
-        return to_features, None, to_score.sum(0)
+
+def _run(features: Tensor, mask: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Both levels, and for the backward pass the token weights (B, N) and the soft maxima's denominators (B, D)."""
+    features, mask, score = features.contiguous(), mask.contiguous(), score.contiguous()
+    token, soft, total = (features.new_empty(len(features), features.shape[2]) for _ in range(3))
+    weights = features.new_zeros(features.shape[:2])
+    over_batch(_levels, features, mask, score, *networks_of(mask), weights, token, soft, total)
+    return token, soft, weights, total
+
+
+def _run_backward(
+    to_token: Tensor, to_soft: Tensor, features: Tensor, mask: Tensor, score: Tensor, soft: Tensor, weights: Tensor,
+    total: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    to_token, to_soft, features, mask, score = (
+        tensor.contiguous() for tensor in (to_token, to_soft, features, mask, score)
+    )
+    to_features, to_score = torch.empty_like(features), torch.empty_like(soft)
+    over_batch(
+        _levels_backward, features, mask, score, *networks_of(mask), weights, soft, total, to_token, to_soft,
+        to_features, to_score,
+    )  # fmt: skip
+    return to_features, to_score.sum(0)
+
+
+def _fake(features: Tensor, mask: Tensor, score: Tensor) -> tuple[Tensor, ...]:
+    batch, rows, columns = features.shape
+    return tuple(features.new_empty(batch, width) for width in (columns, columns, rows, columns))
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.mark_non_differentiable(*output[2:])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs, *output[1:])
+
+
+def _backward(ctx: Any, to_token: Tensor | None, to_soft: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    features, mask, score, soft, weights, total = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        to_features, to_score = gradients_by_plain(
+            lambda x, w: plain.adpool_levels(x, mask, w), [features, score], [to_token, to_soft]
+        )
+        return to_features, None, to_score
+    to_token, to_soft = (torch.zeros_like(soft) if part is None else part for part in (to_token, to_soft))
+    to_features, to_score = _adpool_levels_backward(to_token, to_soft, features, mask, score, soft, weights, total)
+    return to_features, None, to_score
+
+
+_adpool_levels = register(
+    "adpool_levels(Tensor features, Tensor mask, Tensor score) -> (Tensor, Tensor, Tensor, Tensor)", _run, _fake
+)
+_adpool_levels_backward = register(
+    "adpool_levels_backward(Tensor to_token, Tensor to_soft, Tensor features, Tensor mask, Tensor score, Tensor soft, "
+    "Tensor weights, Tensor total) -> (Tensor, Tensor)",
+    _run_backward,
+    lambda to_token, to_soft, features, mask, score, *_: (torch.empty_like(features), torch.empty_like(score)),
+)
+register_gradient("adpool_levels", _setup, _backward)
 
 
 @compiled
@@ -141,7 +189,7 @@ def _levels_backward(  # type: ignore[no-untyped-def]
             slope[row] = weights[item, row] * (slope[row] - mean)
         back[:] = 0
         for number in range(blocks):
-            block, home, column = ranked[number], origin[number], number * LANES
+            block, source, column = ranked[number], origin[number], number * LANES
             width = min(LANES, columns - column)
             for j in range(width):
                 inner[j] = to_soft[item, column + j] / total[item, column + j]
@@ -157,7 +205,7 @@ def _levels_backward(  # type: ignore[no-untyped-def]
                     pull[j] += s * value
                     power[j] = share * outer[column + j] + s * line[column + j] + push + push * (value - centre[j])
                 for j in range(LANES):
-                    back[home[row, j], j] = power[j]
+                    back[source[row, j], j] = power[j]
             for j in range(width):
                 to_score[item, column + j] = pull[j]
             put_block(back, whole, column)

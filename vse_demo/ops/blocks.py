@@ -5,7 +5,7 @@ import functools
 import numpy as np
 from torch import Tensor
 
-from vse_demo.ops.dispatch import compiled
+from vse_demo.ops.kernels import compiled
 
 LANES = 64  # columns sorted together: 4 vector registers of 16 floats
 
@@ -40,7 +40,8 @@ def _networks(lengths: frozenset[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def networks_of(mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    return _networks(frozenset(mask.sum(1).tolist()))
+    """The sorting networks for the numbers of real rows that a mask has: see `_networks`."""
+    return _networks(frozenset(mask.sum(1).tolist()) or frozenset({0}))
 
 
 @compiled

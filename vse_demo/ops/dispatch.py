@@ -1,104 +1,100 @@
-"""When the compiled operations are used, and how their work is spread over threads."""
+"""When the CPU operations are used, and when the plain versions of `plain` take their place.
+
+The rule is in `usable`. It asks nothing that depends on the values of a tensor, so that `torch.compile` and
+`torch.export` can follow it.
+"""
 
 import contextlib
-import itertools
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Iterator
+from contextvars import ContextVar
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-try:
-    from numba import njit
-except ImportError:  # everything still works, only slower
-    njit = None
+from vse_demo.ops.kernels import njit
+
 MAX_ROWS = 1024  # larger sets would not stay in cache
-SLICES = 4  # of a batch, for each thread
-_disabled = False
+HALVES = (torch.bfloat16, torch.float16)
+_disabled: ContextVar[bool] = ContextVar("vse_demo_kernels_disabled", default=False)
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether the kernels apply: float32 on a CPU, not too many rows in (B, N, D), Numba there, not switched off."""
-    few_rows = all(tensor.dim() != 3 or tensor.shape[1] <= MAX_ROWS for tensor in tensors)
-    return njit is not None and few_rows and fits(*tensors)
+    """Whether the compiled operations apply to these tensors.
+
+    They do for float32 on a CPU, for at most `MAX_ROWS` rows in (B, N, D), with Numba installed, outside of
+    `disable_kernels`. Half precision is welcome inside `torch.autocast`, which casts it to float32. Inside
+    `torch.func` transforms, and where forward-mode derivatives are taken, plain PyTorch is used: it has a rule
+    for each of them.
+
+    Args:
+        tensors: All floating-point arguments of the operation.
+
+    Returns:
+        True if the operation may be called, False if its plain version must be.
+    """
+    if njit is None or not fits(*tensors):
+        return False
+    # A compiled or exported program works with sets of any size: a bound would become a condition on its input.
+    return torch.compiler.is_compiling() or all(t.dim() != 3 or t.shape[1] <= MAX_ROWS for t in tensors)
+
+
+def fits(*tensors: Tensor, dtypes: tuple[torch.dtype, ...] = (torch.float32,)) -> bool:
+    """The part of `usable` that has nothing to do with Numba: device, precision, and who is asking.
+
+    Args:
+        tensors: All floating-point arguments of the operation.
+        dtypes: The precisions that the operation knows.
+
+    Returns:
+        True if the operation may be called.
+    """
+    if _disabled.get() or inside_torch_func():
+        return False
+    known = (*dtypes, *HALVES) if torch.is_autocast_enabled("cpu") else dtypes
+    return all(t.device.type == "cpu" and t.dtype in known and not _is_dual(t) for t in tensors)
+
+
+def inside_torch_func() -> bool:
+    """Whether a transform of `torch.func` is at work: `grad`, `vmap`, `jvp` …
+
+    Returns:
+        True inside a function that is being transformed.
+    """
+    return _transforms_active()
+
+
+# What `torch.autograd.Function` asks too. Without it, only `torch.func` loses its way back to plain PyTorch.
+_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 def kernels_disabled() -> bool:
-    """Whether this is inside a `disable_kernels` block."""
-    return _disabled
+    """Whether this is inside a `disable_kernels` block.
 
-
-def fits(*tensors: Tensor) -> bool:
-    return not _disabled and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+    Returns:
+        True inside, False outside.
+    """
+    return _disabled.get()
 
 
 @contextlib.contextmanager
 def disable_kernels() -> Iterator[None]:
-    """Use plain PyTorch inside this block, for comparison."""
-    global _disabled
-    before, _disabled = _disabled, True
+    """Use plain PyTorch inside this block: for comparison, or to export a program that needs nothing of ours.
+
+    Only the thread (or asyncio task) that entered the block is affected. `torch.compile` looks when it compiles: a
+    function that was compiled outside of the block keeps its operations.
+
+    >>> with disable_kernels():
+    ...     usable(torch.zeros(1, 2, 3))
+    False
+    """
+    token = _disabled.set(True)
     try:
         yield
     finally:
-        _disabled = before
+        _disabled.reset(token)
 
 
-Argument = Tensor | np.ndarray | bool | float
-_threads: ThreadPoolExecutor | None = None
-
-
-def _forget_threads() -> None:
-    """A forked process has none of its parent's threads."""
-    global _threads
-    _threads = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
-
-
-def over_batch(kernel: Callable[..., None], *arguments: Argument) -> None:
-    """Run a kernel on slices of the batch at once and wait for all.
-
-    There are more slices than threads: PyTorch's own threads keep spinning for a while after each of
-    its operations, so that not all of ours advance equally.
-    """
-    items, threads = len(arguments[0]), torch.get_num_threads()  # type: ignore[arg-type]
-    count = SLICES * threads if threads > 1 else 1
-    cuts = [items * number // count for number in range(count + 1)]
-    slices = [(start, stop) for start, stop in itertools.pairwise(cuts) if stop > start]
-    run_at_once([(kernel, (*bounds, *arguments)) for bounds in slices])
-
-
-def run_at_once(calls: list[tuple[Callable[..., None], tuple[Argument, ...]]]) -> None:
-    global _threads
-    ready = [(kernel, [_array(argument) for argument in arguments]) for kernel, arguments in calls]
-    if len(ready) == 1 or torch.get_num_threads() == 1:
-        for kernel, arrays in ready:
-            kernel(*arrays)
-        return
-    if _threads is None:
-        _threads = ThreadPoolExecutor(torch.get_num_threads())
-    for future in [_threads.submit(kernel, *arrays) for kernel, arrays in ready]:
-        future.result()
-
-
-def _array(argument: Argument) -> Any:
-    return argument.detach().numpy() if isinstance(argument, Tensor) else argument
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first use and keep the result on disk, if there is a place for it.
-
-    Sums may be reordered (that is what vector units do), but infinities and NaN keep their meaning.
-    """
-    if njit is None:
-        return function
-    options = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # neither the package's folder nor the user's can be written to
-        return njit(**options)(function)
+def _is_dual(tensor: Tensor) -> bool:
+    """Whether a forward-mode derivative is being taken of this tensor."""
+    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from vse_demo.ops import plain
 from vse_demo.ops.blocks import (
     LANES,
     fetch_item,
@@ -18,29 +18,64 @@ from vse_demo.ops.blocks import (
     whole_blocks,
     write_item,
 )
-from vse_demo.ops.dispatch import compiled, over_batch
+from vse_demo.ops.dispatch import usable
+from vse_demo.ops.kernels import compiled, over_batch
+from vse_demo.ops.library import gradients_by_plain, register, register_gradient
 
 
 def sort_rows(features: Tensor, mask: Tensor) -> Tensor:
-    """Sort each dimension, largest first; padded rows come last and hold 0."""
-    return _SortRows.apply(features.contiguous(), mask.contiguous())
+    """Sort each dimension on its own, largest first; padded rows come last and hold 0.
+
+    Args:
+        features: (B, N, D).
+        mask: (B, N) bool, True where a row is real; at least one in each item.
+
+    Returns:
+        The sorted values, (B, N, D).
+
+    >>> sort_rows(torch.tensor([[[1., 6.], [3., 4.]]]), torch.tensor([[True, True]]))
+    tensor([[[3., 6.],
+             [1., 4.]]])
+    """
+    if usable(features):
+        return _sort_rows(features.contiguous(), mask.contiguous())
+    return plain.sort_with_order(features, mask)[0]
 
 
-class _SortRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, mask: Tensor) -> Tensor:
-        values = torch.empty_like(features)
-        over_batch(_sort, features, mask, *networks_of(mask), values)
-        ctx.save_for_backward(features, mask)
-        return values
+def _run(features: Tensor, mask: Tensor) -> Tensor:
+    features, mask = features.contiguous(), mask.contiguous()
+    values = torch.empty_like(features)
+    over_batch(_sort, features, mask, *networks_of(mask), values)
+    return values
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        features, mask = ctx.saved_tensors
-        to_features = torch.empty_like(features)
-        over_batch(_sort_backward, features, mask, *networks_of(mask), gradients[0].contiguous(), to_features)
-        return to_features, None
+
+def _run_backward(gradient: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+    gradient, features, mask = gradient.contiguous(), features.contiguous(), mask.contiguous()
+    to_features = torch.empty_like(features)
+    over_batch(_sort_backward, features, mask, *networks_of(mask), gradient, to_features)
+    return to_features
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:
+    features, mask = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return gradients_by_plain(lambda x: plain.sort_with_order(x, mask)[0], [features], [gradient])[0], None
+    return _sort_rows_backward(gradient, features, mask), None
+
+
+_sort_rows = register(
+    "sort_rows(Tensor features, Tensor mask) -> Tensor", _run, lambda features, mask: torch.empty_like(features)
+)
+_sort_rows_backward = register(
+    "sort_rows_backward(Tensor gradient, Tensor features, Tensor mask) -> Tensor",
+    _run_backward,
+    lambda gradient, features, mask: torch.empty_like(features),
+)
+register_gradient("sort_rows", _setup, _backward)
 
 
 @compiled
@@ -59,18 +94,18 @@ def _sort(start, stop, features, mask, networks, bounds, values):  # type: ignor
 
 @compiled
 def _sort_backward(start, stop, features, mask, networks, bounds, gradient, to_features):  # type: ignore[no-untyped-def]
-    """Send the gradient of each sorted value home; padded rows get 0."""
+    """Give the gradient of each sorted value to the row that it came from; padded rows get 0."""
     rows, columns = features.shape[1], features.shape[2]
-    block, home = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.int32)
+    block, origin = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.int32)
     keys, back = np.empty((rows, LANES), np.int64), np.empty((rows, LANES), np.float32)
     whole = np.empty((rows, whole_blocks(columns)), np.float32)
     for item in range(start, stop):
         to_features[item, 0, 0] = fetch_item(features, item) + fetch_item(gradient, item)  # overwritten below
         back[:] = 0
         for column in range(0, columns, LANES):
-            n = sort_with_origin(features, mask, item, column, networks, bounds, block, home, keys)
+            n = sort_with_origin(features, mask, item, column, networks, bounds, block, origin, keys)
             for row in range(n):
                 for j in range(min(LANES, columns - column)):
-                    back[home[row, j], j] = gradient[item, row, column + j]
+                    back[origin[row, j], j] = gradient[item, row, column + j]
             put_block(back, whole, column)
         write_item(whole, to_features, item)

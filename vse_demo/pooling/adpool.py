@@ -11,6 +11,7 @@ from vse_demo.pooling.functional import (
     masked_softmax,
     real_ranks,
     real_rows,
+    soft_maximum,
     softmax_sum,
     sort_rows,
     sort_with_order,
@@ -63,7 +64,7 @@ class AdPool(nn.Module):
     def __init__(
         self,
         dim: int,
-        variant: str = "paper",
+        variant: str = "official",
         token: bool = True,
         embedding: bool = True,
         balance: tuple[float, float] | None = None,  # None: learned
@@ -98,17 +99,17 @@ class AdPool(nn.Module):
 
     def levels(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The two pooled vectors, (B, D) each; a level that is switched off repeats the other."""
-        if self.token and self.embedding and self.variant == "paper" and ops.usable(features):
+        if self.token and self.embedding and self.variant == "paper":
             return ops.adpool_levels(features, mask, self.token_score.weight[0])
         if not self.token:
-            soft = softmax_sum(features, features, mask)
+            soft = soft_maximum(features, mask)
             return soft, soft
         values, ranks = sort_rows(features, mask)
         if self.variant == "paper":
             token = weighted_sum(masked_softmax(self.token_scores(values), ranks), values)
         else:
             token = softmax_sum(self.token_score(values), values, ranks, relu=True)
-        return token, softmax_sum(features, features, mask) if self.embedding else token
+        return token, soft_maximum(features, mask) if self.embedding else token
 
     def token_scores(self, values: Tensor) -> Tensor:
         """Of each sorted row (B, N), or of each of its values (B, N, D)."""

@@ -8,11 +8,18 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
-from vse_demo.layers import RowNorm
+from vse_demo.layers import RowNorm, bidirectional_states
 from vse_demo.pooling.adpool import AdPool
-from vse_demo.pooling.functional import masked_mean, masked_softmax, real_rows, softmax_sum, sort_rows, weighted_sum
+from vse_demo.pooling.functional import (
+    masked_mean,
+    masked_softmax,
+    real_rows,
+    soft_maximum,
+    softmax_sum,
+    sort_rows,
+    weighted_sum,
+)
 from vse_demo.pooling.rank import RankPool
 from vse_demo.utils.checks import check_choice
 
@@ -24,7 +31,7 @@ class SoftPool(nn.Module):
     """
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
-        return softmax_sum(features, features, real_rows(features, mask))
+        return soft_maximum(features, real_rows(features, mask))
 
 
 class AdaPool(nn.Module):
@@ -44,8 +51,7 @@ class AdaPool(nn.Module):
         tiny = torch.finfo(features.dtype).tiny  # two zeros are alike: tiny / tiny
         likeness = (2 * (features * centre).abs() + tiny) / (features.square() + centre.square() + tiny)
         mix = self.mix.clamp(0, 1)
-        soft_maximum = softmax_sum(features, features, mask)
-        return mix * softmax_sum(likeness, features, mask) + (1 - mix) * soft_maximum
+        return mix * softmax_sum(likeness, features, mask) + (1 - mix) * soft_maximum(features, mask)
 
 
 class LIP(nn.Module):
@@ -129,10 +135,11 @@ class Seq2Seq(nn.Module):
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         mask = real_rows(features, mask)
         lengths = mask.sum(1)
-        # Real rows to the front, in their order, so that packing drops exactly the padding.
+        # Real rows to the front, in their order: what follows them is padding.
         front = (~mask).long().argsort(dim=1, stable=True).unsqueeze(-1).expand_as(features)
-        packed = pack_padded_sequence(features.gather(1, front), lengths.cpu(), True, enforce_sorted=False)
-        return self.gru(packed)[1].mean(0)
+        forward, backward = bidirectional_states(self.gru, features.gather(1, front), lengths).unbind(2)
+        last = (lengths - 1).view(-1, 1, 1).expand(-1, 1, forward.shape[2])
+        return (forward.gather(1, last).squeeze(1) + backward[:, 0]) / 2
 
 
 class GPO(nn.Module):
@@ -153,16 +160,25 @@ class GPO(nn.Module):
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         mask = real_rows(features, mask)
         values, _ = sort_rows(features, mask)
-        lengths, which = mask.sum(1).unique(return_inverse=True)
+        lengths = mask.sum(1)
+        if torch.compiler.is_compiling() or mask.is_meta:  # how many lengths there are cannot be seen
+            return weighted_sum(self.rank_weights(lengths, features), values)
+        lengths, which = lengths.unique(return_inverse=True)
         return weighted_sum(self.rank_weights(lengths, features)[which], values)
 
     def rank_weights(self, lengths: Tensor, features: Tensor) -> Tensor:
-        """The weights (L, N) for sets of each length, computed once per length."""
+        """The weights of the ranks in sets of given lengths.
+
+        Args:
+            lengths: (L,) int64.
+            features: (B, N, D), for N and the precision.
+
+        Returns:
+            (L, N).
+        """
         n = features.shape[1]
         encodings = self.rank_encodings(n).to(features).expand(len(lengths), n, -1)
-        packed = pack_padded_sequence(encodings, lengths.cpu(), True, enforce_sorted=False)
-        states, _ = nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], True, total_length=n)
-        both_ways = states.unflatten(-1, (2, -1)).mean(-2)  # (L, N, hidden)
+        both_ways = bidirectional_states(self.gru, encodings, lengths).mean(2)  # (L, N, hidden)
         ranks = torch.arange(n, device=features.device) < lengths.unsqueeze(1)
         return masked_softmax(self.score(both_ways).squeeze(-1) / self.temperature, ranks)
 

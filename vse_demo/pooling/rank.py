@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from vse_demo.layers import all_real
 from vse_demo.pooling.functional import real_rows, sort_rows, weighted_sum
 
 
@@ -13,6 +14,12 @@ class RankPool(nn.Module):
     `[1]` is max pooling, `[1] * k` the mean of the k largest, `None` (equal weights for all rows)
     the mean. Ranks past the end of `weights` count nothing. The weights are scaled to sum to 1 over
     the real rows of each item, so 5-max of a set of three is the mean of the three.
+
+    Args:
+        weights: By rank, at least 0, the first above 0; None for the mean.
+
+    Raises:
+        ValueError: If the weights are not such.
 
     >>> RankPool([1, 1])(torch.tensor([[[1.], [5.], [3.]]]))
     tensor([[4.]])
@@ -25,9 +32,18 @@ class RankPool(nn.Module):
         self.weights = None if weights is None else tuple(map(float, weights))
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool each item.
+
+        Args:
+            features: (B, N, D).
+            mask: (B, N) bool, True where a row is real; all of them if None.
+
+        Returns:
+            (B, D).
+        """
         mask = real_rows(features, mask)
         if self.weights is None:  # every rank counts the same: there is nothing to sort
-            real = features if mask.all() else features.masked_fill(~mask.unsqueeze(-1), 0)
+            real = features if all_real(mask) else features.masked_fill(~mask.unsqueeze(-1), 0)
             return real.sum(1) / mask.sum(1, keepdim=True)
         values, ranks = sort_rows(features, mask)
         given = features.new_tensor(self.weights[: features.shape[1]])

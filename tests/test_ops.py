@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vse_demo import AdPool, ops
+from vse_demo.ops.dispatch import MAX_ROWS
 from vse_demo.pooling import POOLINGS, build_pooling, softmax_sum, sort_rows
 
 SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from([1, 7, 63, 64, 65, 130]))
@@ -181,7 +182,7 @@ def test_other_precisions_take_the_plain_path(dtype: torch.dtype) -> None:
 
 
 def test_too_many_rows_and_other_devices_take_the_plain_path() -> None:
-    assert not ops.usable(torch.empty(1, ops.MAX_ROWS + 1, 4))
+    assert not ops.usable(torch.empty(1, MAX_ROWS + 1, 4))
     assert not ops.usable(torch.empty(1, 3, 4, device="meta"))
     assert ops.usable(torch.empty(1, 3, 4))
 
