@@ -5,7 +5,10 @@
 All of it is in `vse_demo/app`.
 """
 
-from vse_demo.app.launch import main
+from vse_demo import tune_process
 
 if __name__ == "__main__":
+    tune_process()  # before PyTorch is loaded
+    from vse_demo.app.launch import main
+
     main()

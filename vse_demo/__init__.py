@@ -1,29 +1,32 @@
-"""Visual-semantic embedding: adaptive pooling (AdPool), adaptive negatives (AdOpt), and search."""
+"""Visual-semantic embedding: adaptive pooling (AdPool), adaptive negatives (AdOpt), and search.
 
-import os
+The public names below, and the sub-packages, are loaded when they are first asked for: `import vse_demo` itself
+imports neither PyTorch nor anything else.
+"""
 
-# After each operation PyTorch's threads wait for the next one by spinning, for milliseconds, on cores that `kernels`
-# could use. Waiting a tenth of a millisecond that way does as well. (It counts only if PyTorch is not loaded yet.)
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from vse_demo.data import CaptionedImages, open_dataset
-from vse_demo.evaluation import evaluate, retrieval_ranks
-from vse_demo.explanation import Explanation, explain
-from vse_demo.losses import (
-    OBJECTIVES,
-    AdOpt,
-    HardTriplet,
-    ScheduledTriplet,
-    SumOfViolations,
-    alignment,
-    build_objective,
-    negative_count,
-    uniformity,
-)
-from vse_demo.model import VSE, Ensemble, ModelConfig
-from vse_demo.pooling import POOLINGS, AdPool, PoolTrace, RankPool, build_pooling
-from vse_demo.retrieval import Gallery
-from vse_demo.training import PRESETS, TrainConfig, make_config, train
+if TYPE_CHECKING:
+    from vse_demo.data import CaptionedImages, open_dataset
+    from vse_demo.evaluation import evaluate, retrieval_ranks
+    from vse_demo.explanation import Explanation, explain
+    from vse_demo.losses import (
+        OBJECTIVES,
+        AdOpt,
+        HardTriplet,
+        ScheduledTriplet,
+        SumOfViolations,
+        alignment,
+        build_objective,
+        negative_count,
+        uniformity,
+    )
+    from vse_demo.model import VSE, Ensemble, ModelConfig
+    from vse_demo.pooling import POOLINGS, AdPool, PoolTrace, RankPool, build_pooling
+    from vse_demo.retrieval import Gallery
+    from vse_demo.training import PRESETS, TrainConfig, make_config, train
+    from vse_demo.utils.runtime import tune_process
 
 __all__ = [
     "OBJECTIVES",
@@ -53,5 +56,40 @@ __all__ = [
     "open_dataset",
     "retrieval_ranks",
     "train",
+    "tune_process",
     "uniformity",
 ]
+
+# Where the names live, as above.
+_MODULES = {
+    "data": ("CaptionedImages", "open_dataset"),
+    "evaluation": ("evaluate", "retrieval_ranks"),
+    "explanation": ("Explanation", "explain"),
+    "losses": (
+        "OBJECTIVES", "AdOpt", "HardTriplet", "ScheduledTriplet", "SumOfViolations", "alignment", "build_objective",
+        "negative_count", "uniformity",
+    ),
+    "model": ("VSE", "Ensemble", "ModelConfig"),
+    "pooling": ("POOLINGS", "AdPool", "PoolTrace", "RankPool", "build_pooling"),
+    "retrieval": ("Gallery",),
+    "training": ("PRESETS", "TrainConfig", "make_config", "train"),
+    "utils.runtime": ("tune_process",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_SUBMODULES = ("data", "encoders", "evaluation", "explanation", "layers", "losses", "model", "ops", "plots", "pooling",
+               "retrieval", "shipped", "training", "utils")  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name, or a sub-module, when it is first asked for."""
+    if name in _SUBMODULES:
+        return importlib.import_module(f"vse_demo.{name}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'vse_demo' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"vse_demo.{_MODULE_OF[name]}"), name)
+    globals()[name] = value  # the next access finds it at once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_SUBMODULES})
