@@ -70,7 +70,7 @@ def main() -> None:
     model = VSE.from_pretrained(folder)  # as a user gets it
     dataset = open_dataset(chosen.data)
     data = merge_duplicates(dataset.split(validation_name(dataset)))
-    metrics = validate(model, PairDataset.make(data, model, False, chosen.cache))
+    metrics = validate(model, PairDataset.make(data, model.tokenizer, model.image_encoder, cache=chosen.cache))
     config = json.loads((chosen.run / "config.json").read_text())
     captions = "and 110,035 captions without their photos" if config["more_captions"] else "captions"
     card = CARD.format(

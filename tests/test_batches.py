@@ -156,7 +156,8 @@ def tiny_model(**settings) -> VSE:
 
 def test_pairs_of_regions_are_read_from_their_file(precomp_folder):
     data = open_dataset(precomp_folder).split("dev")
-    pairs = PairDataset.make(data, tiny_model(vision="region", region_dim=16), live=False, cache=None)
+    model = tiny_model(vision="region", region_dim=16)
+    pairs = PairDataset.make(data, model.tokenizer, model.image_encoder)
     assert torch.equal(pairs.images[[2, 0]], torch.from_numpy(data.images[[2, 0]]))
     assert pairs.sentences == WORDS.encode(data.captions)
     assert pairs.image_ids is data.image_ids
@@ -165,8 +166,9 @@ def test_pairs_of_regions_are_read_from_their_file(precomp_folder):
 def test_pairs_of_pictures_are_cached_cells_or_the_files_themselves(karpathy_folder, tmp_path):
     data = open_dataset(karpathy_folder).split("val")
     model = tiny_model(backbone="test_efficientnet", image_size=64)
-    assert PairDataset.make(data, model, live=True, cache=tmp_path / "cells").images == data.images
+    parts = (model.tokenizer, model.image_encoder)
+    assert PairDataset.make(data, *parts, live=True, cache=tmp_path / "cells").images == data.images
     assert not (tmp_path / "cells").exists()
-    frozen = PairDataset.make(data, model, live=False, cache=tmp_path / "cells").images
+    frozen = PairDataset.make(data, *parts, cache=tmp_path / "cells").images
     assert isinstance(frozen, CachedFeatures)
     assert frozen[[0, 1, 2, 3]].shape == (4, 4, 256)

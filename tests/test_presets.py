@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from vse_demo import PRESETS, make_config, open_dataset
+from vse_demo import PRESETS, AdOpt, AdPool, make_config, open_dataset
 from vse_demo.training import CAPTIONS, IMAGES, PairDataset, Trainer, build_model, validate
 
 
@@ -48,9 +48,10 @@ def test_the_papers_recipes_train_in_full_size(
     model, config = build_model(config, data.captions)
     assert (model.dim, config.epochs, config.learning_rate) == (1024, 25, 5e-4)
     trainer = Trainer(model, config)
-    pairs = PairDataset.make(data, model, config.finetune_image, None)
+    pairs = PairDataset.make(data, model.tokenizer, model.image_encoder, config.finetune_image)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    row = trainer.train_step(pairs, trainer.epoch_batches(pairs, 0)[0], 0, config.learning_rate)
+    (batch,) = trainer.epoch_steps(pairs, 0)[0]
+    row = trainer.train_step([trainer.inputs.make(pairs, batch, 0)], 0, config.learning_rate)
     assert np.isfinite(row["loss"])
     moved = [name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])]
     for part in ("image_encoder.backbone", "text_encoder.backbone", "image_encoder.projection", "text_pooling"):
@@ -74,3 +75,25 @@ def test_the_shipped_recipes_are_those_of_the_shipped_models() -> None:
         ):
             assert log["config"][key] == getattr(config, key), key
         assert log["config"]["model"]["dim"] == config.model.dim
+
+
+@pytest.mark.parametrize(("preset", "variant"), [("vse+2ad", "official"), ("vse+2ad-paper", "paper")])
+def test_a_method_is_of_one_source_on_both_sides(preset: str, variant: str) -> None:
+    config = make_config(preset, {"vision": "region"})
+    model, config = build_model(config, ["a dog"])
+    trainer = Trainer(model, config)
+    assert {model.image_pooling.variant, model.text_pooling.variant, trainer.objective.variant} == {variant}
+
+
+def test_what_is_not_said_is_as_in_the_authors_code() -> None:
+    assert AdPool(4).variant == AdOpt().variant == "official"
+
+
+def test_options_are_added_to_those_of_the_preset_and_go_with_their_part() -> None:
+    config = make_config("vse+2ad-paper", {"pooling_options": {"token": False}, "objective_options": {"fixed_k": 3}})
+    assert config.model.pooling_options == {"variant": "paper", "token": False}
+    assert config.objective_options == {"variant": "paper", "fixed_k": 3}
+    config = make_config("vse+2ad-paper", {"pooling": "mean", "objective": "hard"})
+    assert config.model.pooling_options == config.objective_options == {}
+    config = make_config("vse+2ad", {"pooling": "kmax", "pooling_options": {"k": 2}})
+    assert config.model.pooling_options == {"k": 2}

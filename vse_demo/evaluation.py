@@ -40,10 +40,19 @@ class Metrics(TypedDict):
 
 
 def retrieval_ranks(similarities: Tensor, image_ids: Tensor, chunk: int = 512) -> tuple[Tensor, Tensor]:
-    """Ranks, from 1, in a matrix of similarities (C, I) of C texts and I images.
+    """Ranks, from 1, of the right items in a matrix of similarities.
 
-    Returns the rank of the best right text for each image (I,) and of the right image for each text
-    (C,). `image_ids` (C,) is the index of each text's image; every image has at least one text.
+    Args:
+        similarities: (C, I) of C texts and I images.
+        image_ids: (C,) the index of each text's image; every image has at least one text.
+        chunk: texts that are looked at together.
+
+    Returns:
+        The rank of the best right text for each image (I,), and of the right image for each text (C,).
+
+    Raises:
+        ValueError: if the shapes do not fit, an image has no text, or a similarity is NaN.
+        TypeError: if `image_ids` does not hold whole numbers (torch.int64).
 
     >>> retrieval_ranks(torch.tensor([[.9, .1], [.8, .3]]), torch.tensor([0, 1]))
     (tensor([1, 1]), tensor([1, 2]))
@@ -55,15 +64,24 @@ def retrieval_ranks(similarities: Tensor, image_ids: Tensor, chunk: int = 512) -
 
 
 def evaluate(images: Tensor, texts: Tensor, image_ids: Tensor, folds: int = 1, chunk: int = 512) -> Metrics:
-    """Metrics of image embeddings (I, D) and text embeddings (C, D), compared by dot product.
+    """Recalls, median ranks and RSUM of embeddings that are compared by dot product.
 
-    With `folds`, the images are cut into that many equal consecutive parts, each is searched by
-    itself, and the figures are averaged: five folds of 1,000 images are "COCO 1K". The similarities
-    are made a chunk of texts at a time and never held as a whole.
+    The similarities are computed a chunk of texts at a time and never held as a whole.
+
+    Args:
+        images: (I, D).
+        texts: (C, D).
+        image_ids: (C,) the index of each text's image; every image has at least one text.
+        folds: the images are cut into so many equal consecutive parts, each is searched by itself, and the
+            figures are averaged: five folds of 1,000 images are "COCO 1K".
+        chunk: texts that are looked at together.
+
+    Raises:
+        ValueError: if the shapes or folds do not fit, an image has no text, or a similarity is NaN.
+        TypeError: if `image_ids` does not hold whole numbers (torch.int64).
     """
     _check_image_ids(len(texts), len(images), image_ids)
-    if folds < 1 or len(images) % folds:
-        raise ValueError(f"{len(images)} images do not split into {folds} equal folds")
+    check_folds(len(images), folds)
     size = len(images) // folds
     parts = []
     for first in range(0, len(images), size):
@@ -72,6 +90,12 @@ def evaluate(images: Tensor, texts: Tensor, image_ids: Tensor, folds: int = 1, c
     i2t, t2i = (_mean_direction([part[way] for part in parts]) for way in (0, 1))
     rsum = sum(direction[recall] for direction in (i2t, t2i) for recall in ("r1", "r5", "r10"))
     return {"i2t": i2t, "t2i": t2i, "rsum": rsum, "images": len(images), "captions": len(texts)}
+
+
+def check_folds(images: int, folds: int) -> None:
+    """Raise a ValueError if so many images do not split into so many equal folds."""
+    if folds < 1 or images % folds:
+        raise ValueError(f"{images} images do not split into {folds} equal folds")
 
 
 def _evaluate_fold(images: Tensor, texts: Tensor, image_ids: Tensor, chunk: int) -> tuple[Direction, Direction]:

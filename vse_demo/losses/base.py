@@ -50,7 +50,8 @@ class Objective(nn.Module):
         """
         if similarities.dim() != 2:
             raise ValueError(f"similarities are {tuple(similarities.shape)}, they must be (texts, images)")
-        _check_image_ids(*similarities.shape, image_ids)
+        texts, images = similarities.shape
+        _check_image_ids(texts, images, image_ids)
         return self.terms(similarities, image_ids.to(similarities.device))
 
     def terms(self, similarities: Tensor, image_ids: Tensor) -> LossTerms:

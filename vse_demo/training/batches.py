@@ -1,57 +1,112 @@
-"""What one training step sees: which pictures, which captions, which cells and words of them."""
+"""What training learns from: a split in the form it needs, and which images and captions a batch has."""
 
+import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vse_demo.data.images import ImageFile
+from vse_demo.data.images import ImageFile, read_image
 from vse_demo.data.layouts import CaptionedImages
+from vse_demo.data.transforms import random_view, resize_images
 from vse_demo.encoders.feature_cache import CachedFeatures, cached_features
 from vse_demo.encoders.tokenizers import Tokenizer
-from vse_demo.model.vse import VSE
+from vse_demo.encoders.vision import ImageEncoder
 
 
 @dataclass(frozen=True)
 class PairDataset:
-    """A split as training sees it: cells or pictures, token numbers, and who belongs to whom."""
+    """A split as training sees it: features or image files, token numbers, and which caption is of which image."""
 
-    images: CachedFeatures | Sequence[ImageFile]  # pictures when the backbone is trained too
+    images: CachedFeatures | Sequence[ImageFile]  # files when the backbone is trained too
     sentences: list[list[int]]
     image_ids: np.ndarray
-    mirrored: CachedFeatures | None = None  # cells of the mirror images
+    mirrored: CachedFeatures | None = None  # features of the mirror images
 
     @classmethod
     def make(
-        cls, data: CaptionedImages, model: VSE, live: bool, cache: Path | None, mirror: bool = False
+        cls,
+        data: CaptionedImages,
+        tokenizer: Tokenizer,
+        encoder: ImageEncoder,
+        live: bool = False,
+        cache: Path | None = None,
+        mirror: bool = False,
     ) -> "PairDataset":
-        sentences = model.tokenizer.encode(data.captions)
+        """Tokenize the captions of a split, and compute the features of its images where the backbone is frozen.
+
+        Args:
+            data: the split.
+            tokenizer: of the model.
+            encoder: of the model; its backbone computes the features.
+            live: keep the image files, for a backbone that is trained too.
+            cache: folder of cached features; without it, the user's own.
+            mirror: also compute the features of the mirror images.
+        """
+        sentences = tokenizer.encode(data.captions)
         if isinstance(data.images, np.ndarray):
             return cls(CachedFeatures(data.images, np.arange(len(data))), sentences, data.image_ids)
         if live:
             return cls(data.images, sentences, data.image_ids)
-        encoder = model.image_encoder
         mirrored = cached_features(encoder, data.images, cache, mirrored=True) if mirror else None
         return cls(cached_features(encoder, data.images, cache), sentences, data.image_ids, mirrored)
+
+    @property
+    def live(self) -> bool:
+        """Whether images are decoded anew for each step."""
+        return not isinstance(self.images, CachedFeatures)
+
+    def features(self, images: Sequence[int], dropout: float, random: np.random.Generator) -> Tensor:
+        """Some cached features of each image, of its mirror image every other time: (B, K, C)."""
+        assert isinstance(self.images, CachedFeatures)
+        generator = torch.Generator().manual_seed(int(random.integers(2**63)))
+        numbers = np.array(images)
+        kept = kept_features(len(numbers), self.images.shape[1], dropout, generator).numpy()
+        features = self.images.pick(numbers, kept)
+        if self.mirrored is not None:
+            flipped = random.random(len(numbers)) < 0.5
+            features[flipped] = self.mirrored.pick(numbers[flipped], kept[flipped])
+        return features
+
+    def pixels(self, images: Sequence[int], size: int, random: np.random.Generator) -> Tensor:
+        """A random view of each image, decoded now: (B, 3, size, size), uint8."""
+        assert not isinstance(self.images, CachedFeatures)
+        generator = torch.Generator().manual_seed(int(random.integers(2**63)))
+        return resize_images([random_view(read_image(self.images[image]), generator) for image in images], size)
+
+    def reopened(self) -> "PairDataset":
+        """The same split with archives of its own: processes must not share the place in an open file."""
+        if isinstance(self.images, CachedFeatures):
+            return self
+        opened: dict[str, zipfile.ZipFile] = {}
+        images: list[ImageFile] = []
+        for image in self.images:
+            if isinstance(image, zipfile.Path):
+                name = str(image.root.filename)
+                opened[name] = opened.get(name) or zipfile.ZipFile(name)
+                image = zipfile.Path(opened[name], image.at)
+            images.append(image)
+        return replace(self, images=images)
 
 
 @dataclass(frozen=True)
 class CaptionPairDataset:
-    """Captions alone, picture by picture: two of one picture are a pair."""
+    """Captions alone, image by image: two of one image are a pair."""
 
     sentences: list[list[int]]
     image_ids: np.ndarray  # rising
 
     @classmethod
     def make(cls, groups: Sequence[Sequence[str]], tokenizer: Tokenizer) -> "CaptionPairDataset":
+        """Tokenize the captions of each image."""
         captions = [caption for group in groups for caption in group]
         return cls(tokenizer.encode(captions), np.repeat(np.arange(len(groups)), [len(group) for group in groups]))
 
     def partners(self, batch: "Batch", random: np.random.Generator) -> list[int]:
-        """For each picture of a batch, a caption that the batch does not show, if there is one."""
+        """For each image of a batch, a caption that the batch does not show, if there is one."""
         shown = set(batch.captions)
         chosen = []
         for image in batch.images:
@@ -63,7 +118,7 @@ class CaptionPairDataset:
 
 @dataclass(frozen=True)
 class Batch:
-    """The pictures of one step, their captions, and the place in the batch of each caption's picture."""
+    """Which images and captions a batch has, and the place in the batch of each caption's image."""
 
     images: list[int]
     captions: list[int]
@@ -73,15 +128,21 @@ class Batch:
 def epoch_batches(
     image_ids: np.ndarray, batch_size: int, captions_per_image: int, random: np.random.Generator
 ) -> list[Batch]:
-    """All captions once: random groups of one picture's captions, in random batches of groups.
+    """All captions once: random groups of one image's captions, in random batches of groups.
 
     Groups that do not fill a last batch are left out this time: K depends on the batch size.
+
+    Args:
+        image_ids: (C,) the index of each caption's image.
+        batch_size: groups in a batch.
+        captions_per_image: captions in a group, or fewer where an image has no more.
+        random: decides the order.
     """
     captions = random.permutation(len(image_ids))
-    captions = captions[np.argsort(image_ids[captions], kind="stable")]  # by picture, each in random order
+    captions = captions[np.argsort(image_ids[captions], kind="stable")]  # by image, each in random order
     position = np.arange(len(captions))
     first = np.r_[True, np.diff(image_ids[captions]) != 0]
-    place = position - np.maximum.accumulate(np.where(first, position, 0))  # 0, 1, 2 … within a picture
+    place = position - np.maximum.accumulate(np.where(first, position, 0))  # 0, 1, 2 … within an image
     groups = np.split(captions, np.flatnonzero(place % captions_per_image == 0)[1:])
     order = random.permutation(len(groups))
     steps = max(1, len(groups) // batch_size)
@@ -104,15 +165,15 @@ def drop_words(sentence: list[int], rate: float, tokenizer: Tokenizer, random: n
     return kept if any(token not in tokenizer.special for token in kept) else sentence
 
 
-def drop_features(cells: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    """Keep a random share of the cells of each picture: (B, N, C) -> (B, fewer, C)."""
-    kept = kept_features(cells.shape[0], cells.shape[1], rate, generator).to(cells.device)
-    return cells.gather(1, kept.unsqueeze(-1).expand(-1, -1, cells.shape[2]))
+def drop_features(features: Tensor, rate: float, generator: torch.Generator | None = None) -> Tensor:
+    """Keep a random share of the features of each image: (B, N, C) -> (B, fewer, C)."""
+    kept = kept_features(features.shape[0], features.shape[1], rate, generator).to(features.device)
+    return features.gather(1, kept.unsqueeze(-1).expand(-1, -1, features.shape[2]))
 
 
-def kept_features(images: int, cells: int, rate: float, generator: torch.Generator) -> Tensor:
-    """Which cells of each picture are kept: (pictures, fewer) numbers below `cells`."""
-    keep = max(1, round(cells * (1 - rate)))
-    if keep == cells:
-        return torch.arange(cells).expand(images, cells)
-    return torch.rand(images, cells, generator=generator).argsort(1)[:, :keep]
+def kept_features(images: int, features: int, rate: float, generator: torch.Generator | None = None) -> Tensor:
+    """Which features of each image are kept: (images, fewer) numbers below `features`."""
+    keep = max(1, round(features * (1 - rate)))
+    if keep == features:
+        return torch.arange(features).expand(images, features)
+    return torch.rand(images, features, generator=generator).argsort(1)[:, :keep]

@@ -1,5 +1,6 @@
-"""The folder of a run: its settings, and checkpoints that survive a kill."""
+"""The folder of a run: its settings, what it learns from, and checkpoints that survive a kill."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from vse_demo.data.layouts import CaptionedImages
 from vse_demo.model.config import ModelConfig
 from vse_demo.model.vse import VSE, load_tokenizer
 from vse_demo.training.config import TrainConfig
@@ -27,25 +29,53 @@ class Run:
         self.config_file = folder / "config.json"
         self.metrics_file = folder / "metrics.jsonl"
         self.checkpoint_file = folder / "last.safetensors"
+        self.data_file = folder / "data.json"
 
     def refuse_to_overwrite(self) -> None:
+        """Raise a FileError if there is a run in the folder."""
         if self.config_file.exists():
             raise FileError(f"{self.folder} holds a run already: --resume continues it, another --out starts a new one")
 
-    def start(self, trainer: Trainer) -> None:
+    def start(self, trainer: Trainer, data: CaptionedImages) -> None:
         """Write all that a resumed run needs; the config comes last and makes it a run."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.data_file, describe_data(data))
         trainer.model.tokenizer.save(self.folder)
         self.save_checkpoint(trainer)
         write_json(self.config_file, asdict(trainer.config))
 
-    def resume(self, device: str) -> Trainer:
-        """The trainer as it was at the last checkpoint."""
+    def discard(self, trainer: Trainer) -> None:
+        """Take back what `start` has written, for a run that could not make its first step."""
+        tokenizer = self.folder / trainer.model.tokenizer.FILE
+        for file in (self.config_file, self.metrics_file, self.checkpoint_file, self.data_file, tokenizer):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # there is something else in it, or there is no folder
+            self.folder.rmdir()
+
+    def check_data(self, data: CaptionedImages) -> None:
+        """Raise a FileError if the run began with other training data; one of an older version cannot tell."""
+        if not self.data_file.exists():
+            return
+        before, now = read_json(self.data_file), describe_data(data)
+        if before != now:
+            counts = before if isinstance(before, dict) else {}
+            raise FileError(
+                f"{self.folder} began with other training data: {counts.get('images')} images and "
+                f"{counts.get('captions')} captions; --data has {now['images']} images and {now['captions']} captions, "
+                "and their names or words differ. Resume with the data of the run, or start a new one"
+            )
+
+    def resume(self, device: str, compiled: bool = False) -> Trainer:
+        """The trainer as it was at the last checkpoint, on a device.
+
+        Raises:
+            FileError: if the folder holds no run, or its files are not as they were written.
+        """
         content = read_json(self.config_file)
         try:
             config = TrainConfig(**{**content, "model": ModelConfig(**content["model"])})
             model = VSE(config.model, load_tokenizer(config.model, self.folder))
-            trainer = Trainer(model.to(device), config)
+            trainer = Trainer(model.to(device), config, compiled)
         except FileError:
             raise
         except (TypeError, KeyError, ValueError, AttributeError, RuntimeError) as error:
@@ -53,7 +83,8 @@ class Run:
         self.load_checkpoint(trainer)
         return trainer
 
-    def open_log(self, step: int, tensorboard: bool) -> "Log":
+    def open_log(self, step: int, tensorboard: bool) -> Log:
+        """The log, without rows after `step`."""
         return Log(self.metrics_file, step, self.folder / "tensorboard" if tensorboard else None)
 
     def save_checkpoint(self, trainer: Trainer) -> None:
@@ -65,12 +96,15 @@ class Run:
         if trainer.ema is not None:
             tensors |= {f"ema.{name}": tensor.contiguous() for name, tensor in trainer.ema.state_dict().items()}
         metadata = {"step": str(trainer.step), "best": json.dumps(trainer.best)}
+        if trainer.scaler.is_enabled():
+            metadata["scaler"] = json.dumps(trainer.scaler.state_dict())
         metadata["digest"] = self.digest(trainer, tensors, metadata)
         write_atomic(self.checkpoint_file, save(tensors, metadata))
 
     def digest(self, trainer: Trainer, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
         """A fingerprint of all that a run goes on from: settings, tokenizer, weights, place."""
-        settings = json.dumps([asdict(trainer.config), metadata["step"], metadata["best"]], sort_keys=True)
+        place = [metadata[name] for name in ("step", "best", "scaler") if name in metadata]
+        settings = json.dumps([asdict(trainer.config), *place], sort_keys=True)
         digest = hashlib.blake2b(settings.encode(), digest_size=16)
         digest.update((self.folder / trainer.model.tokenizer.FILE).read_bytes())
         update_digest(digest, tensors)
@@ -89,11 +123,24 @@ class Run:
                 trainer.ema.load_state_dict(_part(tensors, "ema."))
             for name, parameter in trainer.model.named_parameters():
                 keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"adam.{key}.{name}" in tensors]
-                if keys:
-                    trainer.optimizer.state[parameter] = {key: tensors[f"adam.{key}.{name}"] for key in keys}
+                state = {key: tensors[f"adam.{key}.{name}"] for key in keys}
+                if state:  # Adam counts steps on the CPU, the rest is where the parameter is
+                    moved = {key: state[key].to(parameter.device) for key in keys if key != "step"}
+                    trainer.optimizer.state[parameter] = {**state, **moved}
+            if "scaler" in metadata:
+                trainer.scaler.load_state_dict(json.loads(metadata["scaler"]))
             trainer.step, trainer.best = int(metadata["step"]), json.loads(metadata["best"])
         except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
             raise FileError(f"{self.checkpoint_file} is not a checkpoint of this run: {error}") from error
+
+
+def describe_data(data: CaptionedImages) -> dict[str, int | str]:
+    """How many images and captions a split has, and a digest of their names and words."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in (*data.names, *data.captions):
+        digest.update(text.encode() + b"\n")
+    digest.update(data.image_ids.astype("<i8").tobytes())
+    return {"images": len(data), "captions": len(data.captions), "digest": digest.hexdigest()}
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -1,27 +1,32 @@
-"""Training: one plain loop, its settings, its log, and checkpoints that survive a kill.
+"""Training: one plain loop, its log, and checkpoints that survive a kill.
 
-A run folder holds `config.json` and the tokenizer (written first), `metrics.jsonl` (a row per step
-and a row per validation, written as they happen), `last.safetensors` (everything needed to go on)
-and `best/` (the best model so far, as `VSE.save_pretrained` writes it).
+A run folder holds `config.json`, `data.json` and the tokenizer (written first), `metrics.jsonl` (a row per
+step and a row per validation, written as they happen; `uniformity` is the paper's, log of the mean of
+exp(similarity), whatever the loss), `last.safetensors` (everything needed to go on) and `best/` (the best
+model so far, as `VSE.save_pretrained` writes it).
 
 All randomness of a step comes from the seed and the number of the step. So a run that was killed and
 resumed draws the same batches and the same dropout, and ends with the same weights.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from tqdm.auto import tqdm
 
-from vse_demo.data.layouts import Dataset, open_dataset
+from vse_demo.data.layouts import CaptionedImages, Dataset, merge_duplicates, open_dataset
 from vse_demo.evaluation import Metrics
 from vse_demo.training.batches import CaptionPairDataset, PairDataset
 from vse_demo.training.checkpoints import Run
 from vse_demo.training.config import TrainConfig
+from vse_demo.training.loader import load_steps
 from vse_demo.training.log import Log, flatten
 from vse_demo.training.setup import build_model, caption_groups
 from vse_demo.training.trainer import Trainer, learning_rate, validate
+
+WORKERS = min(2, os.cpu_count() or 1)
 
 
 def train(
@@ -32,68 +37,135 @@ def train(
     cache: Path | None = None,
     device: str = "cpu",
     tensorboard: bool = False,
+    workers: int = WORKERS,
+    compiled: bool = False,
 ) -> Metrics:
-    """Train on the train split of a folder, choose by its validation split; the best metrics.
+    """Train on the train split of a folder and keep the model that is best on its validation split.
 
-    The model is in `out`/best. With `resume`, the run in `out` goes on with the settings it began with.
+    Args:
+        config: the recipe of a new run; None with `resume`.
+        data: folder with the data set.
+        out: folder of the run; the model is in `out`/best.
+        resume: go on with the run in `out`, with the settings and the data it began with.
+        cache: folder for features of frozen backbones; without it, the user's own.
+        device: as PyTorch names it.
+        tensorboard: also log for TensorBoard.
+        workers: processes that decode images, where the backbone is trained too. Their number changes nothing else.
+        compiled: run the encoders through `torch.compile`.
+
+    Returns:
+        The metrics of the best validation. Copies of an image count once.
+
+    Raises:
+        ValueError: if settings, device and data do not go together.
+        FileError: if a file is missing or broken, or `out` is in use.
+        FloatingPointError: if training diverges.
     """
+    check_device(device)
     run = Run(Path(out))
     dataset = open_dataset(data)
-    train_split, val_split = dataset.split("train"), dataset.split(validation_name(dataset))
+    train_split = dataset.split("train")
+    val_split = merge_duplicates(dataset.split(validation_name(dataset)))
     if resume:
-        trainer = run.resume(device)
-    elif config is None:
+        run.check_data(train_split)
+        trainer = run.resume(device, compiled)
+        return _run(trainer, run, train_split, val_split, cache, tensorboard, workers)
+    if config is None:
         raise ValueError("a new run needs a config")
-    else:
-        run.refuse_to_overwrite()
-        torch.manual_seed(config.seed)
-        groups = caption_groups(config, train_split)
-        model, config = build_model(config, [caption for group in groups for caption in group])
-        trainer = Trainer(model.to(device), config)
-        run.start(trainer)
+    run.refuse_to_overwrite()
+    torch.manual_seed(config.seed)
+    groups = caption_groups(config, train_split)
+    model, config = build_model(config, [caption for group in groups for caption in group])
+    trainer = Trainer(model.to(device), config, compiled)
+    try:
+        run.start(trainer, train_split)
+        return _run(trainer, run, train_split, val_split, cache, tensorboard, workers)
+    except Exception:
+        if trainer.step == 0:  # nothing is lost, and the folder does not block the next try
+            run.discard(trainer)
+        raise
+
+
+def _run(
+    trainer: Trainer,
+    run: Run,
+    train_split: CaptionedImages,
+    val_split: CaptionedImages,
+    cache: Path | None,
+    tensorboard: bool,
+    workers: int,
+) -> Metrics:
+    """Train from where the trainer is to the end of its recipe."""
     model, config = trainer.model, trainer.config
-    held_out = PairDataset.make(val_split, model, config.finetune_image, cache)
-    pairs = PairDataset.make(train_split, model, config.finetune_image, cache, config.mirror)
+    tokenizer, encoder, live = model.tokenizer, model.image_encoder, config.finetune_image
+    held_out = PairDataset.make(val_split, tokenizer, encoder, live, cache)
+    pairs = PairDataset.make(train_split, tokenizer, encoder, live, cache, config.mirror)
     log = run.open_log(trainer.step, tensorboard)
     first = 0
     if config.text_epochs:
-        texts = CaptionPairDataset.make(caption_groups(config, train_split), model.tokenizer)
+        texts = CaptionPairDataset.make(caption_groups(config, train_split), tokenizer)
         for _ in run_epochs(trainer, run, log, texts, config.text_epochs, first):
             run.save_checkpoint(trainer)
-        first = config.text_epochs * len(trainer.epoch_batches(texts, 0))
-    for epoch in run_epochs(trainer, run, log, pairs, config.epochs, first):
+        first = config.text_epochs * len(trainer.epoch_steps(texts, 0))
+    for epoch in run_epochs(trainer, run, log, pairs, config.epochs, first, workers):
         metrics = validate(trainer.eval_model, held_out)
         log.write({"step": trainer.step, "epoch": epoch, **flatten(metrics)})
-        if metrics["rsum"] > trainer.best_rsum:
+        if trainer.best is None or metrics["rsum"] > trainer.best["rsum"]:
             trainer.best = metrics
             trainer.eval_model.save_pretrained(run.folder / "best", metrics={"validation": metrics})
         run.save_checkpoint(trainer)
-    assert trainer.best is not None
+    assert trainer.best is not None  # a recipe has at least one epoch
     return trainer.best
 
 
 def run_epochs(
-    trainer: "Trainer", run: "Run", log: "Log", data: PairDataset | CaptionPairDataset, epochs: int, first: int
+    trainer: Trainer,
+    run: Run,
+    log: Log,
+    data: PairDataset | CaptionPairDataset,
+    epochs: int,
+    first: int,
+    workers: int = 0,
 ) -> Iterator[int]:
-    """Train on `data` from where the trainer is, if these epochs begin at step `first`; the number of epochs done.
+    """Train on `data` from where the trainer is.
 
-    Nothing is yielded for epochs that an earlier run has finished.
+    Args:
+        trainer: makes the steps.
+        run: its checkpoints are written within long epochs.
+        log: takes a row for each step.
+        data: to learn from.
+        epochs: how many in all.
+        first: the step of the whole run at which these epochs begin.
+        workers: processes that decode images.
+
+    Yields:
+        The number of epochs done, after each of them; nothing for those that an earlier run has finished.
     """
-    config, per_epoch = trainer.config, len(trainer.epoch_batches(data, 0))
+    config, per_epoch = trainer.config, len(trainer.epoch_steps(data, 0))
     total, unit = epochs * per_epoch, " steps on text" if isinstance(data, CaptionPairDataset) else " steps"
+    pin_memory = trainer.model.device.type == "cuda"
     with tqdm(total=total, initial=min(total, trainer.step - first), unit=unit) as bar:
         while trainer.step < first + total:
             epoch, done = divmod(trainer.step - first, per_epoch)
             trainer.objective.start_epoch(epoch)
-            for batch in trainer.epoch_batches(data, epoch)[done:]:
+            for batches in load_steps(trainer.remaining_steps(data, epoch, done), workers, pin_memory):
                 rate = learning_rate(config, trainer.step - first, epochs, per_epoch)
-                row = trainer.train_step(data, batch, epoch, rate)
+                row = trainer.train_step(batches, epoch, rate)
                 log.write(row)
                 bar.update()
-                bar.set_postfix(loss=f"{row['loss']:.3f}", K=int(row["k"]), best=f"{trainer.best_rsum:.1f}")
+                bar.set_postfix(loss=f"{row['loss']:.3f}", K=int(row.get("k", 0)), best=f"{trainer.best_rsum:.1f}")
                 if trainer.step % config.checkpoint_steps == 0 and (trainer.step - first) % per_epoch:
                     run.save_checkpoint(trainer)
             yield epoch + 1
+
+
+def check_device(device: str) -> None:
+    """Raise a ValueError if PyTorch cannot use a device of this name here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # depending on why
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {device!r} cannot be used here: {reason}; try cpu") from error
 
 
 def validation_name(dataset: Dataset) -> str:
