@@ -187,7 +187,7 @@ def training() -> Iterator[Row]:
         trainer = Trainer(VSE(config.model, WordTokenizer(words)), config)
 
         def step(trainer: Trainer = trainer) -> None:
-            trainer.train_step(pairs, batch, 0, rate=1e-4)
+            trainer.train_step([trainer.inputs.make(pairs, batch, trainer.step)], 0, rate=1e-4)
 
         what = f"a training step, 128 pictures of 81 cells, d = 1024, {variant} AdPool"
         yield compare(what, "plain PyTorch", "≥ 3", step, without_kernels(step), rounds=5)
