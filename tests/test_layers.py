@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from vse_demo.encoders import Projection
+from vse_demo.layers import RowLinear, RowNorm, all_real
 from vse_demo.utils.tensors import round_to_half
 
 
@@ -29,8 +30,8 @@ def test_what_padding_holds_reaches_no_gradient(kind: str) -> None:
         features = torch.arange(30.0).view(2, 3, 5).masked_fill(~mask.unsqueeze(-1), garbage)
         layer(features, mask)[mask].sum().backward()
         gradients.append([parameter.grad for parameter in layer.parameters()])
-    for sanitize_text, dirty in zip(*gradients, strict=True):
-        assert torch.equal(sanitize_text, dirty)
+    for clean, dirty in zip(*gradients, strict=True):
+        assert torch.equal(clean, dirty)
 
 
 def test_a_linear_projection_is_the_equation_of_the_paper() -> None:
@@ -46,3 +47,29 @@ def test_rounding_to_half_leaves_vectors_alone() -> None:
     assert torch.equal(layer.bias, bias)
     assert torch.equal(layer.weight, weight.half().float())
     assert not torch.equal(layer.weight, weight)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 40, 5), (2, 3, 4, 5)])
+def test_a_linear_layer_takes_rows_of_any_shape(shape: tuple[int, ...]) -> None:
+    layer, rows = RowLinear(5, 7), torch.randn(shape)
+    torch.testing.assert_close(layer(rows), rows @ layer.weight.T + layer.bias)
+
+
+def test_a_mask_that_cannot_be_seen_may_have_padding() -> None:
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    assert all_real(mask)
+    assert not all_real(mask.to("meta"))
+    assert torch.func.vmap(lambda one: torch.tensor(all_real(one)).expand(1))(mask).tolist() == [[False], [False]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [[0, 1, 4, 5], [0, 1, 2, 3, 4, 5], [3]], ids=["some", "all", "one"])
+def test_a_compiled_norm_learns_the_same_statistics(rows: list[int]) -> None:
+    mask = torch.zeros(6, dtype=torch.bool).index_fill_(0, torch.tensor(rows), True).view(2, 3)
+    features = torch.randn(2, 3, 4).masked_fill(~mask.unsqueeze(-1), torch.nan)
+    norm, other = RowNorm(4), RowNorm(4)
+    expected = norm(features, mask)
+    torch.testing.assert_close(torch.compile(other, backend="eager", fullgraph=True)(features, mask), expected)
+    torch._dynamo.reset()
+    for ours, theirs in zip(other.buffers(), norm.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -1,5 +1,6 @@
 """The compiled kernels give what plain PyTorch gives: values and gradients, whatever comes in."""
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -7,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 from vse_demo import AdPool, ops
 from vse_demo.ops.dispatch import MAX_ROWS
 from vse_demo.pooling import POOLINGS, build_pooling, softmax_sum, sort_rows
+from vse_demo.retrieval.exact import top_k
 
 SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from([1, 7, 63, 64, 65, 130]))
 
@@ -56,7 +59,9 @@ def test_a_network_sorts_every_column(n: int) -> None:
 
 @settings(max_examples=40)
 @given(SHAPES, st.integers(0, 999), st.sampled_from([0, 3]))
-def test_sorting_is_exact_and_its_gradient_goes_home(shape: tuple[int, int, int], seed: int, levels: int) -> None:
+def test_sorting_is_exact_and_gradients_reach_the_rows_they_belong_to(
+    shape: tuple[int, int, int], seed: int, levels: int
+) -> None:
     features, mask = random_batch(shape, seed, levels)
     assert_same_as_plain(lambda x: sort_rows(x, mask)[0], features)
     with ops.disable_kernels():
@@ -220,3 +225,164 @@ def test_many_threads_at_once_get_their_own_results() -> None:
     for thread in threads:
         thread.join()
     assert results == dict.fromkeys(range(8), True)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_scores_and_values_may_be_one_tensor(relu: bool) -> None:
+    features, mask = random_batch((3, 9, 66), 5)
+    assert_same_as_plain(lambda x: softmax_sum(x, x, mask, relu), features)
+    assert_same_as_plain(lambda x: softmax_sum(x, x.detach(), mask, relu), features)
+    assert_same_as_plain(lambda x: softmax_sum(x.detach(), x, mask, relu), features)
+
+
+def test_blocks_without_kernels_may_overlap_in_two_threads() -> None:
+    first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
+    features, seen = torch.zeros(1, 2, 3), {}
+
+    def first() -> None:
+        with ops.disable_kernels():
+            first_is_in.set()
+            second_is_in.wait(60)
+        seen["first, after"] = ops.usable(features)
+        first_is_out.set()
+
+    def second() -> None:
+        first_is_in.wait(60)
+        with ops.disable_kernels():
+            second_is_in.set()
+            first_is_out.wait(60)
+            seen["second, inside"] = ops.usable(features)
+        seen["second, after"] = ops.usable(features)
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {"first, after": True, "second, inside": False, "second, after": True}
+    assert ops.usable(features)
+
+
+def test_blocks_without_kernels_may_be_nested() -> None:
+    with ops.disable_kernels():
+        with ops.disable_kernels():
+            assert ops.kernels_disabled()
+        assert ops.kernels_disabled()
+    assert not ops.kernels_disabled()
+
+
+def registered() -> dict[str, tuple]:
+    """Arguments for each operation that PyTorch knows and that has no other in front of it."""
+    features, mask = random_batch((3, 7, 66), 5)
+    x, y = features.requires_grad_(), (features.detach() + 1).requires_grad_()
+    gru = torch.nn.GRU(66, 5, bidirectional=True)
+    weights = [weight.detach().requires_grad_() for way in gru.all_weights for weight in way]
+    return {
+        "sort_rows": (x, mask),
+        "softmax_sum": (x, y, mask, True),
+        "soft_maximum": (x, mask),
+        "adpool_levels": (x, mask, y[0, 0].detach().requires_grad_()),
+        "products": (x[0].detach().requires_grad_(), y[1].detach().requires_grad_()),
+        "count_at_least": (features[0].detach(), torch.zeros(7), torch.zeros(66)),
+        "bidirectional_gru": (x, torch.full((3,), 7), *weights, True),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registered())
+def test_pytorch_finds_nothing_wrong_with_how_an_operation_is_registered(name: str) -> None:
+    torch.library.opcheck(getattr(torch.ops.vse_demo, name).default, registered()[name])
+
+
+@pytest.mark.parametrize("variant", ["paper", "official"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_gives_adpool_the_precision_it_needs(variant: str, dtype: torch.dtype) -> None:
+    features, mask = random_batch((3, 9, 66), 5)
+    torch.manual_seed(0)
+    pool = AdPool(66, variant)
+    expected = value_and_gradients(lambda x: pool(x, mask), features)
+
+    def in_half(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return pool(x.to(dtype), mask).float()
+
+    for ours, theirs in zip(value_and_gradients(in_half, features), expected, strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - theirs).abs().mean() < 0.02 * theirs.abs().max()
+
+
+TRANSFORMS = {
+    "grad": lambda f, x, m: torch.func.grad(lambda y: f(y, m).square().sum())(x),
+    "jvp": lambda f, x, m: torch.func.jvp(lambda y: f(y, m), (x,), (x.cos(),))[1],
+    "vmap": lambda f, x, m: torch.func.vmap(lambda y, n: f(y[None], n[None]))(x, m),
+    "gradients of each item": lambda f, x, m: torch.func.vmap(torch.func.grad(lambda y, n: f(y[None], n[None]).sum()))(
+        x, m
+    ),
+    "hessian": lambda f, x, m: torch.func.hessian(lambda y: f(y, m).square().sum())(x),
+    "double backward": lambda f, x, m: torch.autograd.functional.hessian(lambda y: f(y, m).square().sum(), x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("variant", ["paper", "official"])
+def test_derivatives_of_all_kinds_are_those_of_plain_pytorch(variant: str, name: str) -> None:
+    features, mask = random_batch((2, 4, 3), 5)
+    torch.manual_seed(0)
+    pool = AdPool(3, variant)
+    ours = TRANSFORMS[name](pool, features, mask)
+    with ops.disable_kernels():
+        expected = TRANSFORMS[name](pool, features, mask)
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_search_with_few_queries_has_gradients() -> None:
+    one, other = torch.randn(2, 5), torch.randn(9, 5)
+    assert_same_as_plain(ops.products, one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", POOLINGS)
+def test_every_aggregator_compiles_as_a_whole(name: str, backend: str) -> None:
+    features, mask = random_batch((4, 12, 32), 3)
+    torch.manual_seed(0)
+    pool = build_pooling(name, 32).eval()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        compiled = torch.compile(pool, backend=backend, fullgraph=True)
+        ours = value_and_gradients(lambda x: compiled(x, mask), features)
+    torch._dynamo.reset()
+    for mine, expected in zip(ours, value_and_gradients(lambda x: pool(x, mask), features), strict=True):
+        torch.testing.assert_close(mine, expected, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["paper", "official"])
+def test_an_exported_adpool_takes_sets_of_any_size(variant: str) -> None:
+    pool = AdPool(8, variant).eval()
+    sizes = {0: torch.export.Dim("items", min=1, max=64), 1: torch.export.Dim("rows", min=1, max=5000)}
+    for context, ours in ((contextlib.nullcontext, True), (ops.disable_kernels, False)):
+        with context():
+            program = torch.export.export(pool, random_batch((3, 7, 8), 0), dynamic_shapes=(sizes, sizes))
+        assert any("vse_demo" in str(node.target) for node in program.graph.nodes) is ours
+        for shape in ((1, 40, 8), (5, 3, 8)):
+            batch = random_batch(shape, 1)
+            torch.testing.assert_close(program.module()(*batch), pool(*batch))
+
+
+DEVICES = ["meta", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", POOLINGS)
+def test_every_aggregator_moves_to_other_devices(name: str, device: str) -> None:
+    features, mask = random_batch((4, 12, 32), 3)
+    result = build_pooling(name, 32).to(device)(features.to(device), mask.to(device))
+    assert (result.device.type, result.shape) == (device, (4, 32))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("queries", [1, 9])
+def test_a_search_runs_where_the_vectors_are(queries: int, device: str) -> None:
+    scores, numbers = top_k(torch.randn(queries, 5, device=device), torch.randn(20, 5, device=device), 3, chunk=8)
+    assert scores.device.type == numbers.device.type == device
+    assert scores.shape == numbers.shape == (queries, 3)
