@@ -1,10 +1,15 @@
 """The command line, as a person uses it: one story from training to search, and clear errors."""
 
 import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from vse_demo import OBJECTIVES, POOLINGS, PRESETS, VSE, ModelConfig, TrainConfig
 from vse_demo.cli import main
 
 TINY = [
@@ -29,12 +34,48 @@ def test_help_teaches_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"vse-demo {verb}" in text
 
 
-def test_the_help_of_a_setting_is_the_comment_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_setting_is_that_of_its_field(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100000")  # nothing is broken at a hyphen
     with pytest.raises(SystemExit):
         main(["train", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "--batch-size BATCH_SIZE pictures per step (default: 128)" in text
-    assert "--no-finetune-image train the image backbone too" in text
+    text = " ".join(capsys.readouterr().out.split("options:", 1)[1].split())
+    assert "--batch-size BATCH_SIZE images per batch; negatives come from the same batch (default: 128)" in text
+    assert "--finetune-image, --no-finetune-image train the image backbone too" in text
+    assert "--pooling-options KEY=VALUE [KEY=VALUE ...] of the pooling, as in variant=" in text
+    for config in (ModelConfig, TrainConfig):
+        for entry in fields(config):
+            said = f" --{entry.name.replace('_', '-')}" in text
+            assert said == ("help" in entry.metadata), entry.name
+    for flag, names in (
+        ("--pooling POOLING", POOLINGS),
+        ("--objective OBJECTIVE", OBJECTIVES),
+        ("--preset PRESET", PRESETS),
+    ):
+        assert f"{flag} {', '.join(names)}" in text
+    assert set(PRESETS) <= set(text.split("presets:")[1].replace(",", " ").split())
+
+
+def test_help_and_mistakes_are_answered_without_pytorch(start_python: Callable[..., subprocess.Popen[str]]) -> None:
+    program = (
+        "import sys\nfrom vse_demo.cli import main\n"
+        "for arguments in (['--help'], ['--version'], ['evaluate', '--help'], ['search', '--no-such-flag']):\n"
+        "    try: main(arguments)\n    except SystemExit as end: print('code', end.code)\n"
+        "print('torch' in sys.modules)"
+    )
+    out, errors = start_python("-c", program).communicate(timeout=120)
+    assert [line for line in out.splitlines() if line.startswith("code")] == ["code 0"] * 3 + ["code 2"], errors
+    assert out.splitlines()[-1] == "False"
+    assert f"vse-demo {version('vse_demo')}" in out
+
+
+def test_the_package_is_a_program(start_python: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start_python("-m", "vse_demo", "--help")
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert out.startswith("usage: vse-demo")
+    assert "benchmark" not in out
 
 
 def test_evaluate_prints_json_as_promised(
@@ -62,11 +103,23 @@ def test_evaluate_prints_a_table_and_takes_folds(
     assert "4 images do not split into 3 equal folds" in capsys.readouterr().err
 
 
+def test_folds_that_do_not_fit_are_refused_before_anything_is_encoded(
+    model: str, karpathy_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(*arguments: object, **more: object) -> None:
+        raise AssertionError("encoded")
+
+    monkeypatch.setattr(VSE, "encode_images", encode)
+    for folds in ("3", "0", "-1"):
+        assert main(["evaluate", "--model", model, "--data", str(karpathy_folder), "--folds", folds]) == 1
+        assert f"4 images do not split into {folds} equal folds" in capsys.readouterr().err
+
+
 def test_index_and_search_from_the_shell(
     model: str, karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gallery = str(tmp_path / "gallery")
-    for split, said in (("val", "4 pictures added, 4 pictures and 20"), ("test", "4 pictures added, 8 pictures")):
+    for split, said in (("val", "4 images added, 4 images and 20"), ("test", "4 images added, 8 images")):
         arguments = ["--data", str(karpathy_folder), "--split", split, "--gallery", gallery]
         assert main(["index", "--model", model, *arguments]) == 0
         assert said in capsys.readouterr().out
@@ -83,7 +136,7 @@ def test_index_without_a_split_takes_all_of_them(
     model: str, karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["index", "--model", model, "--data", str(karpathy_folder), "--gallery", str(tmp_path / "g")]) == 0
-    assert "16 pictures added" in capsys.readouterr().out
+    assert "16 images added" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -95,6 +148,8 @@ def test_index_without_a_split_takes_all_of_them(
         (["train", "--data", "nowhere", "--out", "run"], "nowhere is not a folder"),
         (["train", "--data", ".", "--out", "run", "--resume", "--dim", "8"], "--resume keeps the settings"),
         (["train", "--data", ".", "--out", "run", "--preset", "clip"], "unknown preset 'clip'"),
+        (["train", "--data", ".", "--out", "run", "--clip", "-1"], "clip must be above 0, not -1.0"),
+        (["train", "--data", ".", "--out", "run", "--device", "gpu"], "device 'gpu' cannot be used here"),
         (["download", "imagenet", "--out", "x"], "unknown data set 'imagenet'"),
     ],
 )
@@ -115,4 +170,24 @@ def test_options_of_poolings_and_objectives_reach_them(karpathy_folder: Path, tm
     assert main(["train", "--data", str(karpathy_folder), "--out", str(tmp_path / "run"), *TINY, *options]) == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["model"]["pooling_options"] == {"variant": "official", "balance": [0.5, 0.5]}
-    assert config["objective_options"] == {"fixed_k": 3}
+    assert config["objective_options"] == {"variant": "official", "fixed_k": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--objective-options", "k=1"], "unknown option of objective adopt 'k'; choose one of variant, temperature"),
+        (["--objective-options", "temperature=cold"], "objective adopt cannot use the options"),
+        (["--pooling-options", "k=1"], "pooling adpool cannot use the options {'variant': 'official', 'k': 1}"),
+        (["--precision", "fp16"], "precision fp16 needs a CUDA device"),
+    ],
+)
+def test_options_that_a_part_does_not_have_get_one_clear_line(
+    options: list[str], message: str, karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(["train", "--data", str(karpathy_folder), "--out", str(run), *TINY, *options]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("vse-demo: ")
+    assert message in errors
+    assert not run.exists()

@@ -218,4 +218,7 @@ def build_pooling(name: str, dim: int, modality: str = "image", **options: objec
     torch.Size([2, 4])
     """
     check_choice(name, list(POOLINGS), "pooling")
-    return POOLINGS[name](dim, modality, **options)
+    try:
+        return POOLINGS[name](dim, modality, **options)
+    except TypeError as error:
+        raise ValueError(f"pooling {name} cannot use the options {options}: {error}") from error
