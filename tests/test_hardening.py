@@ -18,6 +18,7 @@ def test_the_table_of_safety_is_what_the_cases_say() -> None:
     assert hardening_report.table() in (ROOT / "docs" / "safety.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_crowd_is_answered_and_its_bad_requests_are_refused() -> None:
     figures = load_test.run(users=10, seconds=8)
     assert figures["wrong"] == []

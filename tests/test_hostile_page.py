@@ -18,7 +18,6 @@ import hostile
 import pytest
 import torch
 from gradio_client import Client, handle_file
-from playwright.sync_api import Page, expect
 from support import ROOT, Server, paint, serve
 
 from vse_demo import VSE, ModelConfig
@@ -26,7 +25,9 @@ from vse_demo.app import page as app_page
 from vse_demo.app.guard import MAX_REQUEST, MAX_UPLOAD, is_free
 from vse_demo.encoders import WordTokenizer
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of gradio_client
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
+Page, expect = playwright.Page, playwright.expect
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # of gradio_client
 TITLE = app_page.TITLE
 
 # Writes down whom a program calls, before anything else of it runs.

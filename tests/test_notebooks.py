@@ -6,10 +6,12 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-import nbformat
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from nbformat import NotebookNode, v4
+
+nbformat = pytest.importorskip("nbformat")
+InteractiveShell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell
+NotebookNode, v4 = nbformat.NotebookNode, nbformat.v4
+pytestmark = pytest.mark.notebook
 
 ROOT = Path(__file__).parent.parent
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
