@@ -57,6 +57,7 @@ def test_the_help_of_a_setting_is_that_of_its_field(
     assert set(PRESETS) <= set(text.split("presets:")[1].replace(",", " ").split())
 
 
+@pytest.mark.slow
 def test_help_and_mistakes_are_answered_without_pytorch(start_python: Callable[..., subprocess.Popen[str]]) -> None:
     program = (
         "import sys\nfrom vse_demo.cli import main\n"
@@ -70,6 +71,7 @@ def test_help_and_mistakes_are_answered_without_pytorch(start_python: Callable[.
     assert f"vse-demo {version('vse_demo')}" in out
 
 
+@pytest.mark.slow
 def test_the_package_is_a_program(start_python: Callable[..., subprocess.Popen[str]]) -> None:
     process = start_python("-m", "vse_demo", "--help")
     out, errors = process.communicate(timeout=120)
@@ -78,6 +80,7 @@ def test_the_package_is_a_program(start_python: Callable[..., subprocess.Popen[s
     assert "benchmark" not in out
 
 
+@pytest.mark.slow
 def test_evaluate_prints_json_as_promised(
     model: str, karpathy_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +97,7 @@ def test_evaluate_prints_json_as_promised(
     assert json.loads(capsys.readouterr().out)["rsum"] == pytest.approx(metrics["rsum"])
 
 
+@pytest.mark.slow
 def test_evaluate_prints_a_table_and_takes_folds(
     model: str, karpathy_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +119,7 @@ def test_folds_that_do_not_fit_are_refused_before_anything_is_encoded(
         assert f"4 images do not split into {folds} equal folds" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_index_and_search_from_the_shell(
     model: str, karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +170,7 @@ def test_mistakes_get_one_clear_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_options_of_poolings_and_objectives_reach_them(karpathy_folder: Path, tmp_path: Path) -> None:
     options = ["--pooling-options", "variant=official", "balance=[0.5, 0.5]", "--objective-options", "fixed_k=3"]
     assert main(["train", "--data", str(karpathy_folder), "--out", str(tmp_path / "run"), *TINY, *options]) == 0

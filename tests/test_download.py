@@ -12,6 +12,8 @@ import pytest
 from vse_demo.data import FILES, download, open_dataset, read_image
 from vse_demo.utils.files import FileError
 
+pytestmark = pytest.mark.slow
+
 PLACE = "/datasets/nlphuji/flickr30k/resolve/main/"
 
 

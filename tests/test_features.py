@@ -199,6 +199,7 @@ def test_rows_without_a_name_are_dropped(tiny_encoder, images, cache):
     assert file_in(cache, "rows.f16").stat().st_size == 10 * before[0].numel() * 2
 
 
+@pytest.mark.slow
 def test_a_killed_extraction_goes_on_where_it_stopped(tiny_encoder, images, cache, computed, start_python, tmp_path):
     process = start_python("-c", SLOW_EXTRACTION, images[0].parent, cache, 0.2)
     with process:
@@ -213,6 +214,7 @@ def test_a_killed_extraction_goes_on_where_it_stopped(tiny_encoder, images, cach
     torch.testing.assert_close(features[range(10)], undisturbed[range(10)], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work(tiny_encoder, images, cache, computed, start_python, tmp_path):
     arguments = "-c", SLOW_EXTRACTION, images[0].parent, cache, 0.05
     with start_python(*arguments) as one, start_python(*arguments) as other:

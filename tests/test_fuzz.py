@@ -258,6 +258,7 @@ def test_every_public_name_is_tried() -> None:
     assert set(TRIES) | PLAIN == set(vse_demo.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRIES)
 def test_a_try_ends_in_a_result_or_in_a_documented_error_and_many_in_a_result(model: VSE, name: str) -> None:
     outcomes: Counter[str] = Counter()

@@ -31,6 +31,7 @@ def test_there_are_enough_photographs_and_half_show_people() -> None:
     assert 0.4 <= np.mean([record["people"] for record in RECORDS]) <= 0.7
 
 
+@pytest.mark.slow
 def test_every_photo_decodes_and_is_of_the_promised_size() -> None:
     for record in RECORDS:
         image = read_image(GALLERY / "images" / record["filename"])
@@ -66,6 +67,7 @@ def gradient_hash(path: Path) -> np.ndarray:
     return (small[:, 1:] > small[:, :-1]).ravel()
 
 
+@pytest.mark.slow
 def test_no_two_photos_are_nearly_the_same() -> None:
     hashes = {record["filename"]: gradient_hash(GALLERY / "images" / record["filename"]) for record in RECORDS}
     for (one, a), (other, b) in itertools.combinations(hashes.items(), 2):
@@ -93,6 +95,7 @@ def test_it_is_the_default_data_set() -> None:
     assert sum(len(dataset.split(name)) for name in dataset.splits) == len(RECORDS)
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_finds_it_too(tmp_path: Path) -> None:
     project, source = GALLERY.parent.parent, tmp_path / "source"  # a copy: building leaves files behind
     for part in ("vse_demo", "assets"):

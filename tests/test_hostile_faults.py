@@ -23,6 +23,8 @@ from vse_demo.encoders import RowFile, WordTokenizer
 from vse_demo.training import Run
 from vse_demo.utils.files import STALE, FileError, write_atomic, write_folder
 
+pytestmark = pytest.mark.slow
+
 KILLS = {"extract": 3, "train": 5, "index": 3, "download": 2}  # how often each is killed, at moments drawn from a seed
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -34,6 +34,8 @@ from vse_demo.retrieval import read_models
 from vse_demo.training import Log, Run
 from vse_demo.utils.files import FileError, verify_checksums
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["red", "green", "blue", "left", "right"]
 
 

@@ -21,7 +21,10 @@ from vse_demo.data import open_dataset
 from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
 
 # A figure warns of signs that its font lacks, and draws a box instead.
-pytestmark = pytest.mark.filterwarnings("ignore:Glyph", "ignore:Matplotlib currently does not support")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Glyph", "ignore:Matplotlib currently does not support"),
+]
 
 
 @pytest.fixture(scope="module", params=["bigru", "bert"])

@@ -34,6 +34,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory, picture_captions: Callable
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("captions", CAPTIONS)
 @pytest.mark.parametrize("images", IMAGES)
 def test_the_papers_recipes_train_in_full_size(

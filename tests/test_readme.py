@@ -22,6 +22,7 @@ def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_first_example_prints_what_stands_below_it(capsys: pytest.CaptureFixture[str]) -> None:
     exec(blocks("python")[0], {})
     assert capsys.readouterr().out == blocks("text")[0]

@@ -20,12 +20,14 @@ def answer(program: str, **environment: str) -> str:
     return run.stdout.strip()
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_no_pytorch_and_sets_nothing() -> None:
     program = "import os, sys, vse_demo; print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
     assert answer(program) == "False None"
     assert answer("import os, vse_demo.pooling; print(os.environ.get('GOMP_SPINCOUNT'))") == "None"
 
 
+@pytest.mark.slow
 def test_tuning_comes_before_pytorch() -> None:
     program = "import os, sys, vse_demo; vse_demo.tune_process(); print('torch' in sys.modules, os.environ['{}'])"
     assert answer(program.format("GOMP_SPINCOUNT")) == f"False {runtime.SPIN_COUNT}"
@@ -40,6 +42,7 @@ def test_tuning_after_pytorch_leaves_the_environment_alone(monkeypatch: pytest.M
     assert "GOMP_SPINCOUNT" not in os.environ
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is found on Linux")
 def test_kept_memory_stays_with_the_process() -> None:
     program = (

@@ -14,6 +14,8 @@ from vse_demo.shipped import MODELS, gallery_file, gallery_photo, load_shipped, 
 from vse_demo.utils.files import FileError
 from vse_demo.utils.paths import shipped
 
+pytestmark = pytest.mark.slow
+
 FOLDERS = sorted({part for parts in MODELS.values() for part in parts})
 
 

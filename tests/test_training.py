@@ -32,6 +32,8 @@ from vse_demo.training import (
 )
 from vse_demo.utils.files import FileError
 
+pytestmark = pytest.mark.slow
+
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 SMALL = {
     "dim": 16, "word_dim": 8, "backbone": "test_efficientnet", "image_size": 64, "backbone_weights": "random",
