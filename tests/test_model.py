@@ -256,6 +256,18 @@ def test_a_model_stored_in_half_precision_is_nearly_the_same(tmp_path: Path, ima
     assert torch.allclose(vectors, model.encode_images(images), atol=2e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_in_half_precision_encodes(images: list[Path], dtype: torch.dtype) -> None:
+    model = make_model()
+    expected = model.encode_images(images), model.encode_texts(TEXTS)
+    model.to(dtype)
+    for half, full in zip((model.encode_images(images), model.encode_texts(TEXTS)), expected, strict=True):
+        assert half.dtype == torch.float32
+        assert (half * full).sum(1).min() > 0.98
+    regions = make_model(vision="region", region_dim=6).to(dtype)
+    assert regions.encode_images([np.ones((4, 6), np.float32)]).isfinite().all()
+
+
 def test_the_card_says_what_the_model_is_and_how_it_did(tmp_path: Path) -> None:
     make_model().save_pretrained(tmp_path / "model", metrics={"rsum": 123.4}, card="Trained on nothing.")
     card = (tmp_path / "model" / "README.md").read_text()

@@ -289,6 +289,7 @@ def registered() -> dict[str, tuple]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the check itself asks for it
 @pytest.mark.parametrize("name", registered())
 def test_pytorch_finds_nothing_wrong_with_how_an_operation_is_registered(name: str) -> None:
     torch.library.opcheck(getattr(torch.ops.vse_demo, name).default, registered()[name])

@@ -62,7 +62,7 @@ class ImageEncoder(nn.Module):
         """The backbone's features of RGB images: (B, N, C)."""
         if self.backbone is None:
             raise TypeError("this model takes precomputed regions (B, N, C), not images")
-        pixels = to_pixels(images, self.backbone.image_size).to(self.backbone.mean.device)
+        pixels = to_pixels(images, self.backbone.image_size).to(self.backbone.mean)  # its device and precision
         return self.backbone(pixels.contiguous(memory_format=torch.channels_last))
 
     def freeze_backbone(self) -> None:

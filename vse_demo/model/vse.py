@@ -100,7 +100,7 @@ class VSE(nn.Module):
         with evaluation_mode(self):
             parts = [torch.empty(0, self.dim)]
             for batch in in_batches(as_images(images), batch_size, "images", progress):
-                features = self.read_image_features(batch).to(self.device)
+                features = self.read_image_features(batch).to(self.image_encoder.projection.linear.weight)
                 parts.append(self.embed_image_features(features).float().cpu())
             return torch.cat(parts)
 

@@ -31,10 +31,13 @@ class PoolTrace:
     balance: Tensor  # (B, 2): weight of the token level, weight of the embedding level
 
     def input_weights(self) -> Tensor:
-        """The weight of every input value in the output, (B, N, D).
+        """The weight of every input value in the output.
 
         AdPool's output is `(weights * features).sum(1)` exactly, so a similarity splits into one
         part per row without any approximation.
+
+        Returns:
+            (B, N, D).
         """
         total = torch.zeros_like(self.sorted_values)
         if self.token_weights is not None:
@@ -59,6 +62,16 @@ class AdPool(nn.Module):
     Source: Zhang et al., EACL 2023, arXiv:2210.02206, section 3.2. Unlike the authors' code, padded
     rows take no part in the token softmax: there an embedding changes with the longest caption of
     its batch. The bias of their balance layer is left out, since it cancels in the softmax.
+
+    Args:
+        dim: D, of the features.
+        variant: "paper" or "official".
+        token: Whether there is a token level.
+        embedding: Whether there is an embedding level.
+        balance: Fixed weights of the two levels, which sum to 1; None to learn them.
+
+    Raises:
+        ValueError: If both levels are off, the variant is unknown, or the balance is not two such weights.
     """
 
     def __init__(
@@ -67,7 +80,7 @@ class AdPool(nn.Module):
         variant: str = "official",
         token: bool = True,
         embedding: bool = True,
-        balance: tuple[float, float] | None = None,  # None: learned
+        balance: tuple[float, float] | None = None,
     ):
         super().__init__()
         if not (token or embedding):
@@ -88,6 +101,20 @@ class AdPool(nn.Module):
     def forward(
         self, features: Tensor, mask: Tensor | None = None, return_trace: bool = False
     ) -> Tensor | tuple[Tensor, PoolTrace]:
+        """Pool each item.
+
+        Args:
+            features: (B, N, D).
+            mask: (B, N) bool, True where a row is real; all of them if None.
+            return_trace: Whether to return every weight on the way too.
+
+        Returns:
+            The pooled vectors (B, D); with `return_trace` also a `PoolTrace`.
+
+        Raises:
+            ValueError: If the shapes do not fit, or an item has no real row.
+            TypeError: If the mask is not bool.
+        """
         if features.shape[-1] != self.dim:
             raise ValueError(f"features have {features.shape[-1]} dimensions, this AdPool has {self.dim}")
         mask = real_rows(features, mask)

@@ -190,7 +190,14 @@ class GPO(nn.Module):
 
 
 def manual(modality: str) -> RankPool:
-    """The paper's hand-tuned choice: 5-max for images, mean for text."""
+    """The paper's hand-tuned choice: 5-max for images, mean for text.
+
+    Args:
+        modality: "image" or "text".
+
+    Returns:
+        The pooling.
+    """
     check_choice(modality, ("image", "text"), "modality")
     return RankPool([1] * 5) if modality == "image" else RankPool()
 
@@ -212,7 +219,19 @@ POOLINGS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build_pooling(name: str, dim: int, modality: str = "image", **options: object) -> nn.Module:
-    """Any aggregator by name. `modality` matters to "manual" only; `options` go to AdPool and k-max.
+    """Build any aggregator by name.
+
+    Args:
+        name: One of `POOLINGS`.
+        dim: D, of the features.
+        modality: "image" or "text"; matters to "manual" only.
+        options: For "adpool" (see `AdPool`), and `k` for "kmax".
+
+    Returns:
+        A module that takes features (B, N, D) and a mask (B, N), and returns (B, D).
+
+    Raises:
+        ValueError: If there is no such aggregator.
 
     >>> build_pooling("adpool", 4, variant="official")(torch.ones(2, 3, 4)).shape
     torch.Size([2, 4])

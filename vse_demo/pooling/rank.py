@@ -21,6 +21,7 @@ class RankPool(nn.Module):
     Raises:
         ValueError: If the weights are not such.
 
+    >>> import torch
     >>> RankPool([1, 1])(torch.tensor([[[1.], [5.], [3.]]]))
     tensor([[4.]])
     """
