@@ -316,8 +316,8 @@ def verdicts(results: list[dict[str, Any]]) -> list[str]:
         "## The paper's claims", "",
         "Both sides of a claim were run with the same seeds, so differences are taken seed by seed, and p is that of a",
         f"paired t-test (Student's t, two-sided). With p < 0.05 and at least {MIN_SEEDS} seeds a claim *holds* or",
-        "*does not hold* here; with fewer seeds that is a *hint*; else it is *not distinguishable*. With two seeds a mean",
-        "difference must be nine of its standard deviations, with three two and a half, so a claim that is not",
+        "*does not hold* here; with fewer seeds that is a *hint*; else it is *not distinguishable*. With two seeds a",
+        "mean difference must be nine of its standard deviations, with three two and a half, so a claim that is not",
         f"distinguishable may well be true. And of {len(CLAIMS)} tests one may come out by chance.", "",
         "| claim | difference in RSUM | seeds | p | here |", "|---|---|---|---|---|",
     ]  # fmt: skip
