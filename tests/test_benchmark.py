@@ -70,6 +70,7 @@ def test_the_command_starts_from_a_checkout(start_python: Callable) -> None:
     assert "pooling, aggregators" in printed
 
 
+@pytest.mark.slow
 def test_the_figure_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "SECTIONS", {"one": one_row})
     assert main(["--figure", str(tmp_path / "parts.png")]) == 0

@@ -251,7 +251,7 @@ TRIES: dict[str, Callable[[VSE, st.DataObject], Any]] = {
     "train": lambda _, data: try_training(data),
     "uniformity": lambda _, data: try_statistic(vse_demo.uniformity, data),
 }  # fmt: skip
-PLAIN = {"CaptionedImages", "Explanation", "PoolTrace"}  # hold values, and do nothing with them
+PLAIN = {"CaptionedImages", "Explanation", "PoolTrace", "tune_process"}  # hold values; takes no arguments
 
 
 def test_every_public_name_is_tried() -> None:

@@ -192,6 +192,7 @@ def test_too_many_rows_and_other_devices_take_the_plain_path() -> None:
     assert ops.usable(torch.empty(1, 3, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "usable"),
     [

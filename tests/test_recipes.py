@@ -129,3 +129,19 @@ def test_a_data_layout_by_the_recipe_is_read_and_trained_on(tmp_path: Path) -> N
     assert train_for_a_step(model, pairs)["loss"] > 0
     with pytest.raises(vse_demo.utils.files.FileError, match=r"captions.csv is not a table of captions"):
         follow("A data layout")["open_table"](tmp_path / "none")
+
+
+def test_every_new_name_of_the_changelog_exists() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("### Names that changed")[1]
+    files = [path for folder in ("vse_demo", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    source = " ".join(path.stem + " " + path.parent.name + " " + path.read_text(encoding="utf-8") for path in files)
+    new = [name for line in changes.splitlines() for part in line.split(" -> ")[1:] for name in code_names(part)]
+    assert len(new) > 50
+    for name in new:
+        assert re.search(rf"\b{name}\b", source), name
+
+
+def code_names(text: str) -> list[str]:
+    """The Python names in backticks, each by itself: `losses.terms.LossTerms` has three."""
+    spans = [span for span in re.findall(r"`([^`]+)`", text) if not span.startswith(("--", "make", "python"))]
+    return [name for span in spans for name in re.findall(r"[A-Za-z_]\w*", span.split("[")[0])]

@@ -78,6 +78,7 @@ def test_editors_are_told_the_names_that_are_loaded_on_demand() -> None:
     assert sorted(vse_demo._MODULE_OF) == sorted(vse_demo.__all__)
 
 
+@pytest.mark.slow
 def test_submodules_are_loaded_on_demand_and_other_names_are_errors() -> None:
     assert answer("import vse_demo; from vse_demo import plots; print(plots.__name__, vse_demo.ops.__name__)") == (
         "vse_demo.plots vse_demo.ops"

@@ -37,6 +37,8 @@ from vse_demo.data.images import ImageLike
 from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
 from vse_demo.utils.files import FileError
 
+pytestmark = pytest.mark.slow
+
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "orange", "purple", "left", "right"]
 
 
