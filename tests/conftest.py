@@ -28,8 +28,8 @@ REGION_DIM = 16
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or fills the user's own cache of cells."""
-    monkeypatch.setenv("VSE_DEMO_CACHE", str(tmp_path_factory.getbasetemp() / "cells"))
+    """No test reads or fills the user's own cache of features."""
+    monkeypatch.setenv("VSE_DEMO_CACHE", str(tmp_path_factory.getbasetemp() / "features"))
 
 
 @pytest.fixture(scope="session")
@@ -140,7 +140,7 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny_encoder():
-    """An `ImageEncoder` of a frozen, random `test_efficientnet`: pictures at 64 px -> 4 cells -> 8 dimensions."""
+    """An `ImageEncoder` of a frozen, random `test_efficientnet`: images at 64 px -> 4 features -> 8 dimensions."""
     from vse_demo.encoders import ImageEncoder
 
     torch.manual_seed(0)
