@@ -21,12 +21,12 @@ import test_hostile_page as page  # noqa: E402
 def table() -> str:
     load: dict[str, Any] = json.loads((ROOT / "tests" / "load.json").read_text())
     fuzz: dict[str, Any] = json.loads((ROOT / "tests" / "fuzz.json").read_text())
-    kinds = {kind: sum(item.refused is not None for item in getattr(hostile, kind)) for kind in ("PICTURES", "TEXTS")}
+    kinds = {kind: sum(item.refused is not None for item in getattr(hostile, kind)) for kind in ("IMAGES", "TEXTS")}
     answered, refused = sum(load["answered"].values()), sum(load["refused"].values())
     kills = ", ".join(f"{verb} {count}" for verb, count in faults.KILLS.items())
     memory = load["memory_mb"]
     rows = {
-        "pictures": f"{len(hostile.PICTURES)}; {kinds['PICTURES']} are refused with a reason, the others answered",
+        "pictures": f"{len(hostile.IMAGES)}; {kinds['IMAGES']} are refused with a reason, the others answered",
         "sentences": f"{len(hostile.TEXTS)}; {kinds['TEXTS']} refused; {len(hostile.MARKUP)} markup, in Chromium too",
         "files": f"{len(files.FILES)} kinds, {len(hostile.DAMAGES)} damages each: refused, or the answer is as before",
         "requests": f"{len(page.WAYS)} ways to {len(page.SECRETS)} files, {len(page.OTHER_ROUTES)} routes: closed",

@@ -21,6 +21,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ SENTENCES = [
     "a plate of food",
     "boats",
 ]
+PATIENCE = 600  # seconds after which a user is taken to wait for ever
 MODELS = ["grid-minilm", "grid-bigru", "ensemble"]
 FILE = {"meta": {"_type": "gradio.FileData"}}
 BAD: dict[str, tuple[str, list[Any], str]] = {  # a request and a piece of the sentence that refuses it
@@ -57,15 +59,17 @@ class Tally:
 
 
 class User(threading.Thread):
-    """Asks until the time is up."""
+    """Asks one thing after the other as long as there is `more` to ask, given how many it has asked."""
 
-    def __init__(self, address: str, seed: int, photos: list[Path], end: float, tally: Tally):
+    def __init__(self, address: str, seed: int, photos: list[Path], more: Callable[[int], bool], tally: Tally):
         super().__init__(daemon=True)
-        self.address, self.photos, self.end, self.tally = address, photos, end, tally
+        self.address, self.photos, self.more, self.tally = address, photos, more, tally
         self.random = random.Random(seed)
 
     def run(self) -> None:
-        while time.monotonic() < self.end:
+        asked = 0
+        while self.more(asked):
+            asked += 1
             begun, draw = time.monotonic(), self.random.random()
             try:
                 kind = self.ask_badly() if draw < 0.15 else self.ask(draw)
@@ -97,7 +101,7 @@ class User(threading.Thread):
             endpoint, data, reason = (
                 "find_captions",
                 [self.upload(b"no picture at all"), "grid-minilm"],
-                "is not a picture",
+                "is not an image",
             )
         else:
             endpoint, data, reason = BAD[name]
@@ -110,9 +114,9 @@ class User(threading.Thread):
         place = f"{self.address}/gradio_api/call/{endpoint}"
         body = json.dumps({"data": data}).encode()
         request = urllib.request.Request(place, body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             event = json.load(answer)["event_id"]
-        with urllib.request.urlopen(f"{place}/{event}", timeout=60) as answer:
+        with urllib.request.urlopen(f"{place}/{event}", timeout=PATIENCE) as answer:
             return answer.read().decode()
 
     def upload(self, content: bytes | None = None) -> dict[str, Any]:
@@ -121,9 +125,8 @@ class User(threading.Thread):
         head = f'--{edge}\r\nContent-Disposition: form-data; name="files"; filename="photo.jpg"\r\n\r\n'
         body = head.encode() + content + f"\r\n--{edge}--\r\n".encode()
         kind = {"Content-Type": f"multipart/form-data; boundary={edge}"}
-        with urllib.request.urlopen(
-            urllib.request.Request(f"{self.address}/gradio_api/upload", body, kind), timeout=60
-        ) as answer:
+        request = urllib.request.Request(f"{self.address}/gradio_api/upload", body, kind)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return {"path": json.load(answer)[0], **FILE}
 
 
@@ -133,8 +136,14 @@ def resident(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
-def run(users: int, seconds: float) -> dict[str, Any]:
-    """Start the app, let so many users ask for so long, and say how it went."""
+def run(users: int, seconds: float, requests: int | None = None) -> dict[str, Any]:
+    """Start the app, let many users ask, and tell how it went.
+
+    Args:
+        users: How many ask at once.
+        seconds: How long they go on.
+        requests: How many things each asks, however long that takes, instead.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -147,19 +156,21 @@ def run(users: int, seconds: float) -> dict[str, Any]:
         )
         try:
             wait_for(address, server)
-            warm = User(address, 0, photos, 0, Tally())
+            warm = User(address, 0, photos, lambda _: False, Tally())
             for model in MODELS:  # each is loaded once, before anything is measured
                 warm.call("explain", [warm.upload(), "a dog", model])
                 warm.call("find_captions", [warm.upload(), model])
             tally, memory, end = Tally(), [resident(server.pid)], time.monotonic() + seconds
-            crowd = [User(address, seed, photos, end, tally) for seed in range(users)]
+
+            def more(asked: int) -> bool:
+                return time.monotonic() < end if requests is None else asked < requests
+
+            crowd = [User(address, seed, photos, more, tally) for seed in range(users)]
             for user in crowd:
                 user.start()
-            while time.monotonic() < end:
+            while any(user.is_alive() for user in crowd) and time.monotonic() < end + PATIENCE:
                 time.sleep(1)
                 memory.append(resident(server.pid))
-            for user in crowd:
-                user.join(timeout=60)
             if any(user.is_alive() for user in crowd):
                 tally.wrong.append("a user waits for ever")
         finally:
@@ -169,14 +180,14 @@ def run(users: int, seconds: float) -> dict[str, Any]:
 
 
 def wait_for(address: str, server: subprocess.Popen[Any]) -> None:
-    for _ in range(600):
-        if server.poll() is not None:
-            raise SystemExit("the app did not start")
+    end = time.monotonic() + PATIENCE
+    while server.poll() is None and time.monotonic() < end:
         try:
-            urllib.request.urlopen(address, timeout=10).close()
+            urllib.request.urlopen(address, timeout=PATIENCE).close()
             return
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.2)
+    raise SystemExit("the app did not start")
 
 
 def report(users: int, seconds: float, tally: Tally, memory: list[float]) -> dict[str, Any]:

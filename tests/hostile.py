@@ -1,7 +1,7 @@
-"""Pictures, sentences and files that nobody should send, and some that only look so; what must come of each.
+"""Broken, hostile and odd images, sentences and files, and what must come of each.
 
-A picture is bytes under a file name, a sentence is text under a title. `refused` is None for one that
-is answered, or a piece of the sentence that says why it is not.
+An image is bytes under a file name, a sentence is text under a title. `refused` is None for one that
+is answered, or a part of the message that says why it is not.
 """
 
 import functools
@@ -21,7 +21,7 @@ from support import paint
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImageCase:
     file: str
     make: Callable[[], bytes]
     refused: str | None = None
@@ -60,87 +60,91 @@ def deep(values: object, dtype: object) -> Image.Image:
 
 JPEG = encoded(paint(1), "JPEG")
 FRAMES = [paint(seed) for seed in (2, 3)]
-UNKNOWN = "is not a picture that this program reads"
-BROKEN = "cannot be read as a picture"
+UNKNOWN = "is not an image that this program reads"
+BROKEN = "cannot be read as an image"
 TOO_LARGE = "pixels are more than this program reads"
 
-PICTURES = [
+IMAGES = [
     # Broken
-    Picture("empty.jpg", lambda: b"", "is empty"),
-    Picture("text.jpg", lambda: b"Dear Sir or Madam, this is a picture.", UNKNOWN),
-    Picture("header.jpg", lambda: JPEG[:20], UNKNOWN),
-    Picture("half.jpg", lambda: JPEG[: len(JPEG) // 2], BROKEN),
-    Picture("half.png", lambda: encoded(paint(1), "PNG")[:900], BROKEN),
-    Picture("half.webp", lambda: encoded(paint(1), "WEBP")[:200], BROKEN),
-    Picture("half.gif", lambda: encoded(paint(1), "GIF")[:900], BROKEN),
-    Picture("half.tif", lambda: encoded(paint(1), "TIFF")[:900], BROKEN),
-    Picture("flipped.png", lambda: encoded(paint(1), "PNG").replace(b"IDAT", b"IDAX"), UNKNOWN),
-    Picture("zeros.jpg", lambda: bytes(4096), UNKNOWN),
-    Picture("no pixels.png", lambda: png(0, 0), UNKNOWN),
+    ImageCase("empty.jpg", lambda: b"", "is empty"),
+    ImageCase("text.jpg", lambda: b"Dear Sir or Madam, this is a picture.", UNKNOWN),
+    ImageCase("header.jpg", lambda: JPEG[:20], UNKNOWN),
+    ImageCase("half.jpg", lambda: JPEG[: len(JPEG) // 2], BROKEN),
+    ImageCase("half.png", lambda: encoded(paint(1), "PNG")[:900], BROKEN),
+    ImageCase("half.webp", lambda: encoded(paint(1), "WEBP")[:200], BROKEN),
+    ImageCase("half.gif", lambda: encoded(paint(1), "GIF")[:900], BROKEN),
+    ImageCase("half.tif", lambda: encoded(paint(1), "TIFF")[:900], BROKEN),
+    ImageCase("flipped.png", lambda: encoded(paint(1), "PNG").replace(b"IDAT", b"IDAX"), UNKNOWN),
+    ImageCase("zeros.jpg", lambda: bytes(4096), UNKNOWN),
+    ImageCase("no pixels.png", lambda: png(0, 0), UNKNOWN),
     # Not pictures of ours
-    Picture("phone.heic", lambda: b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(400), UNKNOWN),
-    Picture("drawing.svg", lambda: b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>', UNKNOWN),
-    Picture("drawing.jpg", lambda: b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>', UNKNOWN),
-    Picture("paper.pdf", lambda: encoded(paint(1), "PDF"), UNKNOWN),
-    Picture("page.jpg", lambda: b"<html><body onload=alert(1)>", UNKNOWN),
-    Picture("program.jpg", lambda: encoded(paint(1), "EPS"), UNKNOWN),  # would be run by Ghostscript
-    Picture("pickle.jpg", lambda: b"\x80\x04cos\nsystem\n(S'true'\ntR.", UNKNOWN),
+    ImageCase("phone.heic", lambda: b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(400), UNKNOWN),
+    ImageCase(
+        "drawing.svg", lambda: b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>', UNKNOWN
+    ),
+    ImageCase(
+        "drawing.jpg", lambda: b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>', UNKNOWN
+    ),
+    ImageCase("paper.pdf", lambda: encoded(paint(1), "PDF"), UNKNOWN),
+    ImageCase("page.jpg", lambda: b"<html><body onload=alert(1)>", UNKNOWN),
+    ImageCase("program.jpg", lambda: encoded(paint(1), "EPS"), UNKNOWN),  # would be run by Ghostscript
+    ImageCase("pickle.jpg", lambda: b"\x80\x04cos\nsystem\n(S'true'\ntR.", UNKNOWN),
     # Too large
-    Picture("bomb.png", lambda: png(9500, 9500), TOO_LARGE),
-    Picture("large bomb.png", lambda: png(60_000, 60_000, 1, 0), TOO_LARGE),
-    Picture(
+    ImageCase("bomb.png", lambda: png(9500, 9500), TOO_LARGE),
+    ImageCase("large bomb.png", lambda: png(60_000, 60_000, 1, 0), TOO_LARGE),
+    ImageCase(
         "claims.gif",
         lambda: (
             b"GIF89a" + struct.pack("<HH", 65535, 65535) + bytes(3) + b"," + struct.pack("<HHHH", 0, 0, 9, 9) + bytes(9)
         ),
         TOO_LARGE,
     ),
-    Picture(
+    ImageCase(
         "claims.bmp",
         lambda: b"BM" + bytes(12) + struct.pack("<IiiHHI", 40, 2**30, 2**30, 1, 24, 0) + bytes(20),
         TOO_LARGE,
     ),
-    Picture(
+    ImageCase(
         "text bomb.png",
         lambda: png(8, 8, before=chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(200_000_000)))),
         BROKEN,
     ),
     # Odd, and answered
-    Picture("one pixel.png", lambda: encoded(Image.new("RGB", (1, 1)), "PNG")),
-    Picture("wide.png", lambda: png(20_000, 10)),
-    Picture("tall.jpg", lambda: encoded(Image.new("RGB", (10, 20_000)), "JPEG")),
-    Picture("line.png", lambda: png(5_000_000, 1)),
-    Picture("many pixels.png", lambda: png(8900, 8900)),
-    Picture("many pixels.jpg", lambda: encoded(Image.new("RGB", (8900, 8900)), "JPEG")),
-    Picture("many deep pixels.png", lambda: png(8900, 8900, 16, 0)),
-    Picture("many clear pixels.png", lambda: png(8900, 8900, 8, 6)),
-    Picture("many palette pixels.png", lambda: png(8900, 8900, 8, 3, before=b"")),
-    Picture("long.bmp", lambda: encoded(Image.new("RGB", (6000, 5600)), "BMP")),  # 100 MB
-    Picture("cmyk.jpg", lambda: encoded(paint(1).convert("CMYK"), "JPEG")),
-    Picture("lab.tif", lambda: encoded(Image.new("LAB", (8, 6)), "TIFF")),
-    Picture("sixteen bits.png", lambda: encoded(deep([0, 9000, 65535], np.uint16), "PNG")),
-    Picture("sixteen bits of colour.png", lambda: png(8, 6, 16, 2)),
-    Picture("sixteen bits.tif", lambda: encoded(deep([0, 9000, 65535], ">u2"), "TIFF")),
-    Picture("negative.tif", lambda: encoded(deep([-5, 7, 2**31 - 1], np.int32), "TIFF")),
-    Picture("not a number.tif", lambda: encoded(deep([np.nan, np.inf, -np.inf, 0.5], np.float32), "TIFF")),
-    Picture("black and white.png", lambda: encoded(paint(1).convert("1"), "PNG")),
-    Picture("grey.png", lambda: encoded(paint(1).convert("L"), "PNG")),
-    Picture("palette.png", lambda: encoded(paint(1).quantize(4), "PNG")),
-    Picture("clear palette.png", lambda: encoded(paint(1).quantize(4), "PNG", transparency=bytes([0, 99, 200, 255]))),
-    Picture("alpha.png", lambda: encoded(Image.new("RGBA", (8, 6), (9, 9, 9, 40)), "PNG")),
-    Picture("grey alpha.png", lambda: encoded(Image.new("LA", (8, 6), (9, 40)), "PNG")),
-    Picture("alpha.webp", lambda: encoded(Image.new("RGBA", (8, 6), (9, 9, 9, 40)), "WEBP")),
-    *(Picture(f"turned {turn}.jpg", functools.partial(rotated, turn)) for turn in (0, 1, 3, 6, 8, 99)),
-    Picture("broken exif.jpg", lambda: encoded(paint(1), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")),
-    Picture("moving.gif", lambda: encoded(paint(1), "GIF", save_all=True, append_images=FRAMES)),
-    Picture("moving.webp", lambda: encoded(paint(1), "WEBP", save_all=True, append_images=FRAMES)),
-    Picture("moving.png", lambda: encoded(paint(1), "PNG", save_all=True, append_images=FRAMES)),
-    Picture("pages.tif", lambda: encoded(paint(1), "TIFF", save_all=True, append_images=FRAMES)),
-    Picture("new.avif", lambda: encoded(paint(1), "AVIF")),
-    Picture("wrong suffix.gif", lambda: JPEG),
-    Picture("no suffix", lambda: JPEG),
-    Picture("more behind it.jpg", lambda: JPEG + b"PK\x03\x04" + bytes(1000)),
-    Picture("progressive.jpg", lambda: encoded(paint(1), "JPEG", progressive=True)),
+    ImageCase("one pixel.png", lambda: encoded(Image.new("RGB", (1, 1)), "PNG")),
+    ImageCase("wide.png", lambda: png(20_000, 10)),
+    ImageCase("tall.jpg", lambda: encoded(Image.new("RGB", (10, 20_000)), "JPEG")),
+    ImageCase("line.png", lambda: png(5_000_000, 1)),
+    ImageCase("many pixels.png", lambda: png(8900, 8900)),
+    ImageCase("many pixels.jpg", lambda: encoded(Image.new("RGB", (8900, 8900)), "JPEG")),
+    ImageCase("many deep pixels.png", lambda: png(8900, 8900, 16, 0)),
+    ImageCase("many clear pixels.png", lambda: png(8900, 8900, 8, 6)),
+    ImageCase("many palette pixels.png", lambda: png(8900, 8900, 8, 3, before=b"")),
+    ImageCase("long.bmp", lambda: encoded(Image.new("RGB", (6000, 5600)), "BMP")),  # 100 MB
+    ImageCase("cmyk.jpg", lambda: encoded(paint(1).convert("CMYK"), "JPEG")),
+    ImageCase("lab.tif", lambda: encoded(Image.new("LAB", (8, 6)), "TIFF")),
+    ImageCase("sixteen bits.png", lambda: encoded(deep([0, 9000, 65535], np.uint16), "PNG")),
+    ImageCase("sixteen bits of colour.png", lambda: png(8, 6, 16, 2)),
+    ImageCase("sixteen bits.tif", lambda: encoded(deep([0, 9000, 65535], ">u2"), "TIFF")),
+    ImageCase("negative.tif", lambda: encoded(deep([-5, 7, 2**31 - 1], np.int32), "TIFF")),
+    ImageCase("not a number.tif", lambda: encoded(deep([np.nan, np.inf, -np.inf, 0.5], np.float32), "TIFF")),
+    ImageCase("black and white.png", lambda: encoded(paint(1).convert("1"), "PNG")),
+    ImageCase("grey.png", lambda: encoded(paint(1).convert("L"), "PNG")),
+    ImageCase("palette.png", lambda: encoded(paint(1).quantize(4), "PNG")),
+    ImageCase("clear palette.png", lambda: encoded(paint(1).quantize(4), "PNG", transparency=bytes([0, 99, 200, 255]))),
+    ImageCase("alpha.png", lambda: encoded(Image.new("RGBA", (8, 6), (9, 9, 9, 40)), "PNG")),
+    ImageCase("grey alpha.png", lambda: encoded(Image.new("LA", (8, 6), (9, 40)), "PNG")),
+    ImageCase("alpha.webp", lambda: encoded(Image.new("RGBA", (8, 6), (9, 9, 9, 40)), "WEBP")),
+    *(ImageCase(f"turned {turn}.jpg", functools.partial(rotated, turn)) for turn in (0, 1, 3, 6, 8, 99)),
+    ImageCase("broken exif.jpg", lambda: encoded(paint(1), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")),
+    ImageCase("moving.gif", lambda: encoded(paint(1), "GIF", save_all=True, append_images=FRAMES)),
+    ImageCase("moving.webp", lambda: encoded(paint(1), "WEBP", save_all=True, append_images=FRAMES)),
+    ImageCase("moving.png", lambda: encoded(paint(1), "PNG", save_all=True, append_images=FRAMES)),
+    ImageCase("pages.tif", lambda: encoded(paint(1), "TIFF", save_all=True, append_images=FRAMES)),
+    ImageCase("new.avif", lambda: encoded(paint(1), "AVIF")),
+    ImageCase("wrong suffix.gif", lambda: JPEG),
+    ImageCase("no suffix", lambda: JPEG),
+    ImageCase("more behind it.jpg", lambda: JPEG + b"PK\x03\x04" + bytes(1000)),
+    ImageCase("progressive.jpg", lambda: encoded(paint(1), "JPEG", progressive=True)),
 ]
 
 
@@ -200,7 +204,7 @@ TEXTS = [
 
 
 class Pickle:
-    """Makes a file when it is unpickled: what a pickle that is read can do, a stranger can do."""
+    """Makes a folder when it is unpickled: reading a pickle can run any code."""
 
     def __init__(self, made: Path):
         self.made = made

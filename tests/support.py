@@ -1,7 +1,7 @@
-"""What tests share and import by name: painted pictures, their captions, and the app as a program of its own.
+"""What tests share and import by name: painted images, their captions, and the app as a program of its own.
 
-Picture number `seed` has a left and a right half of two colours, and its captions name them, so a
-model can learn which belongs to which. No two of the first 64 pictures look or read alike.
+Image number `seed` has a left and a right half of two colours, and its captions name them, so a
+model can learn which belongs to which. No two of the first 64 images look or read alike.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
+HANGS = 300  # seconds after which a test is taken to hang: no machine is that slow
 COLOURS = {
     "red": (220, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 220), "yellow": (230, 220, 50),
     "black": (20, 20, 20), "white": (235, 235, 235), "orange": (240, 140, 30), "purple": (140, 40, 170),
@@ -61,6 +62,19 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(happened: Callable[[], object], seconds: float = HANGS) -> None:
+    """Wait for an event; the limit is only there so that a test that hangs comes to an end."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "this never happened"
+        time.sleep(0.05)
+
+
 @dataclass(frozen=True)
 class Server:
     address: str
@@ -69,19 +83,17 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(log: Path, *arguments: object, program: Path = ROOT / "app.py", **more: str) -> Iterator[Server]:
+def serve(
+    log: Path, *arguments: object, program: Path = ROOT / "app.py", port: int | None = None, **more: str
+) -> Iterator[Server]:
     """`app.py` with these arguments, as a program of its own, while the block runs."""
-    port = free_port()
+    port = port or free_port()
     command = [sys.executable, program, "--port", port, *arguments]
     with log.open("w") as out:
         process = subprocess.Popen([*map(str, command)], stdout=out, stderr=out, env=environment(**more))
         try:
-            for _ in range(1200):
-                assert process.poll() is None, log.read_text()
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.1)
+            wait_until(lambda: process.poll() is not None or is_listening(port))
+            assert process.poll() is None, log.read_text()
             yield Server(f"http://127.0.0.1:{port}", process.pid, log)
         finally:
             process.kill()

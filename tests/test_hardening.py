@@ -20,7 +20,7 @@ def test_the_table_of_safety_is_what_the_cases_say() -> None:
 
 @pytest.mark.slow
 def test_a_crowd_is_answered_and_its_bad_requests_are_refused() -> None:
-    figures = load_test.run(users=10, seconds=8)
+    figures = load_test.run(users=6, seconds=0, requests=8)
     assert figures["wrong"] == []
     assert all(count > 0 for count in figures["answered"].values())
     assert sum(figures["refused"].values()) > 0
