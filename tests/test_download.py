@@ -1,6 +1,8 @@
 """The real command, against a server on this machine with the layout of the Hugging Face hub."""
 
 import hashlib
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -8,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from support import ROOT, environment
 
 from vse_demo.data import FILES, download, open_dataset, read_image
 from vse_demo.utils.files import FileError
@@ -132,5 +135,14 @@ def test_a_download_that_lacks_pictures_is_refused(hub_copy_folder, monkeypatch)
     download("flickr30k", hub_copy_folder)
     with zipfile.ZipFile(hub_copy_folder / "flickr30k-images.zip", "w"):
         pass
-    with pytest.raises(FileError, match="4 of 4 pictures are not in"):
+    with pytest.raises(FileError, match="4 of 4 images are not in"):
         download("flickr30k", hub_copy_folder)
+
+
+def test_the_script_for_pretrained_parts_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "msgpack.py").write_text("raise ImportError('not installed')")
+    command = [sys.executable, ROOT / "scripts" / "pretrained.py", "--out", tmp_path / "out"]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment(PYTHONPATH=str(tmp_path)))
+    assert run.returncode == 1
+    assert run.stderr.strip().endswith('pip install "vse_demo[pretrained]", or msgpack')
+    assert not (tmp_path / "out").exists()

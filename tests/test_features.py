@@ -168,7 +168,7 @@ def test_the_projection_does_not_matter_to_the_cache(tiny_encoder, images, cache
 
 def test_a_broken_image_is_named_and_earlier_rows_are_kept(tiny_encoder, images, save_picture, cache, computed):
     images[6].write_bytes(b"no picture")
-    with pytest.raises(FileError, match=r"6\.jpg is not a picture"):
+    with pytest.raises(FileError, match=r"6\.jpg is not an image"):
         cached_features(tiny_encoder, images, cache, batch_size=2)
     assert len(names_in(cache)) == 6
     save_picture(images[6], 6)

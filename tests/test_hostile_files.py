@@ -321,7 +321,7 @@ def test_an_archive_that_would_slip_out_is_refused_and_writes_nothing(tmp_path: 
 @pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "a/../b.jpg", "", "."])
 def test_a_table_that_names_files_elsewhere_finds_none(tmp_path: Path, name: str) -> None:
     write_archive(tmp_path / "data", "images/a.jpg", names=[name])
-    with pytest.raises(FileError, match=r"1 of 1 pictures are not in .*flickr30k-images\.zip"):
+    with pytest.raises(FileError, match=r"1 of 1 images are not in .*flickr30k-images\.zip"):
         open_dataset(tmp_path / "data").split("train")
 
 
@@ -331,7 +331,7 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
         link = zipfile.ZipInfo("images/link.jpg")
         link.create_system, link.external_attr = 3, 0o120777 << 16
         archive.writestr(link, "/etc/passwd")
-    with pytest.raises(FileError, match=r"link\.jpg is not a picture"):
+    with pytest.raises(FileError, match=r"link\.jpg is not an image"):
         read_image(open_dataset(tmp_path / "data").split("train").images[0])
 
 

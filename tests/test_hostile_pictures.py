@@ -24,7 +24,10 @@ from vse_demo.retrieval import Gallery
 from vse_demo.utils.files import FileError
 
 # Pillow warns of sizes and of EXIF data: a server may print that, and a test must not stop at it.
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::PIL.Image.DecompressionBombWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::PIL.Image.DecompressionBombWarning"),
+]
 MEMORY = 800 * 2**20  # bytes that a single picture may take
 LARGEST = ["bomb.png", "large bomb.png", "text bomb.png", "many clear pixels.png", "many deep pixels.png", "long.bmp"]
 
@@ -33,7 +36,7 @@ LARGEST = ["bomb.png", "large bomb.png", "text bomb.png", "many clear pixels.png
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all these pictures."""
     folder = tmp_path_factory.mktemp("album")
-    for image in hostile.PICTURES:
+    for image in hostile.IMAGES:
         (folder / image.file).write_bytes(image.make())
     return folder
 
@@ -47,8 +50,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("image", hostile.PICTURES, ids=lambda image: image.file)
-def test_every_picture_is_answered_or_refused_with_a_reason(image: hostile.Picture, album: Path) -> None:
+@pytest.mark.parametrize("image", hostile.IMAGES, ids=lambda image: image.file)
+def test_every_picture_is_answered_or_refused_with_a_reason(image: hostile.ImageCase, album: Path) -> None:
     if image.refused is None:
         read = as_image(str(album / image.file))
         assert read.mode == "RGB"
@@ -109,7 +112,7 @@ def own_folder(tmp_path: Path, album: Path, save_picture: Callable[..., Path]) -
     folder = tmp_path / "mine"
     for number in range(3):
         save_picture(folder / f"good {number}.jpg", number)
-    for image in hostile.PICTURES:
+    for image in hostile.IMAGES:
         if image.refused is not None:
             shutil.copy(album / image.file, folder)
     (folder / "locked.jpg").write_bytes(b"secret")
@@ -123,9 +126,9 @@ def test_bad_photos_do_not_stop_the_others(
     command = ["index", "--model", str(model_folder), "--data", str(own_folder), "--gallery", str(tmp_path / "g")]
     with pytest.warns(UserWarning, match="left out") as warned:
         assert main(command) == 0
-    assert "3 pictures added, 3 pictures and 0 captions in all" in capsys.readouterr().out
+    assert "3 images added, 3 images and 0 captions in all" in capsys.readouterr().out
     said = "\n".join(str(warning.message) for warning in warned)
-    seen = [image for image in hostile.PICTURES if Path(image.file).suffix in data.IMAGE_SUFFIXES and image.refused]
+    seen = [image for image in hostile.IMAGES if Path(image.file).suffix in data.IMAGE_SUFFIXES and image.refused]
     assert len(seen) > 15
     for image in seen:
         assert f"left out: {image.file}" in said
@@ -133,7 +136,9 @@ def test_bad_photos_do_not_stop_the_others(
 
 def test_bad_photos_do_not_stop_the_app(own_folder: Path, model_folder: Path) -> None:
     service = open_service(own_folder, [model_folder])
-    assert sorted(found.item for found in service.find_images(service.encode_text("a red field"))) == [f"good {n}.jpg" for n in range(3)]
+    assert sorted(found.item for found in service.find_images(service.encode_text("a red field"))) == [
+        f"good {n}.jpg" for n in range(3)
+    ]
     assert set(service.samples(1000)) == {f"good {n}.jpg" for n in range(3)}
 
 
@@ -151,7 +156,7 @@ def test_a_folder_of_nothing_but_bad_photos_is_refused(tmp_path: Path, model_fol
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.jpg").write_bytes(b"no photo")
     with pytest.raises(FileError, match=r"none of the pictures in .*mine can be read"):
-        open_service(tmp_path / "mine", [model_folder]).find_images("a red field")
+        open_service(tmp_path / "mine", [model_folder]).encode_text("a red field")
 
 
 # In an archive

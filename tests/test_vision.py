@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import timm
@@ -280,3 +282,116 @@ def test_features_of_another_width_are_refused():
 def test_an_unknown_kind_of_vision_names_the_choices():
     with pytest.raises(ValueError, match="unknown vision 'radar'; choose one of grid, patch, region"):
         ImageEncoder(8, "radar")
+
+
+# Families
+
+SMALLEST = {  # of each module of timm: a small network, and the smallest size in pixels at which it has 4 places
+    "byoanet": ("halonet_h1", 256), "cait": ("cait_xxs24_224", 64), "coat": ("coat_tiny", 64),
+    "convit": ("convit_tiny", 64), "convmixer": ("convmixer_768_32", 64), "cpubone": ("cpubone_nano", 64),
+    "crossvit": ("crossvit_tiny_240", 240), "csatv2": ("csatv2", 128), "cspnet": ("cs3darknet_focus_s", 64),
+    "davit": ("davit_tiny", 64), "deit": ("deit_tiny_distilled_patch16_224", 64), "dla": ("dla46x_c", 64),
+    "dpn": ("dpn48b", 64), "edgenext": ("edgenext_xx_small", 64), "efficientformer": ("efficientformer_l1", 224),
+    "efficientformer_v2": ("efficientformerv2_s0", 64), "efficientvim": ("efficientvim_m1", 128),
+    "efficientvit_mit": ("efficientvit_b0", 64), "efficientvit_msra": ("efficientvit_m0", 128),
+    "eva": ("eva02_tiny_patch14_224", 56), "fasternet": ("fasternet_t0", 64), "fastvit": ("fastvit_t8", 64),
+    "focalnet": ("focalnet_tiny_srf", 64), "gcvit": ("gcvit_xxtiny", 64), "ghostnet": ("ghostnet_050", 64),
+    "hardcorenas": ("hardcorenas_b", 64), "hgnet": ("hgnetv2_b0", 64), "hiera": ("hiera_tiny_224", 128),
+    "hieradet_sam2": ("sam2_hiera_tiny", 64), "hrnet": ("hrnet_w18_small", 64), "iformer": ("iformer_t", 64),
+    "inception_next": ("inception_next_atto", 64), "inception_resnet_v2": ("inception_resnet_v2", 128),
+    "inception_v3": ("inception_v3", 128), "inception_v4": ("inception_v4", 128), "lcnetv2": ("lcnetv2_small", 64),
+    "levit": ("levit_128s", 128), "lowformer": ("lowformer_b0", 64), "mambaout": ("test_mambaout", 64),
+    "maxxvit": ("coatnet_pico_rw_224", 64), "metaformer": ("poolformerv2_s12", 64), "mlp_mixer": ("gmlp_ti16_224", 64),
+    "mobilenetv3": ("lcnet_035", 64), "mobilevit": ("mobilevit_xxs", 64), "mvitv2": ("mvitv2_tiny", 64),
+    "nest": ("nest_tiny", 64), "nextvit": ("nextvit_small", 64), "nfnet": ("test_nfnet", 64), "pit": ("pit_ti_224", 64),
+    "pvt_v2": ("pvt_v2_b0", 64), "rdnet": ("rdnet_tiny", 64), "regnet": ("regnetx_002", 64),
+    "repghost": ("repghostnet_050", 64), "repvit": ("repvit_m1", 64), "res2net": ("res2next50", 64),
+    "resnest": ("resnest14d", 64), "resnet": ("test_resnet", 64), "resnetv2": ("resnetv2_18", 64),
+    "rexnet": ("rexnet_100", 64), "selecsls": ("selecsls42", 128), "senet": ("legacy_seresnet18", 64),
+    "sequencer": ("sequencer2d_s", 64), "shvit": ("shvit_s1", 128), "sknet": ("skresnet18", 64),
+    "starnet": ("starnet_s050", 64), "swiftformer": ("swiftformer_xs", 64),
+    "swin_transformer": ("swin_tiny_patch4_window7_224", 64), "swin_transformer_v2": ("swinv2_tiny_window16_256", 64),
+    "swin_transformer_v2_cr": ("swinv2_cr_tiny_224", 64), "tiny_vit": ("tiny_vit_5m_224", 64),
+    "tnt": ("tnt_s_legacy_patch16_224", 64), "tresnet": ("tresnet_m", 64), "twins": ("twins_svt_small", 64),
+    "visformer": ("visformer_tiny", 64), "vision_transformer": ("test_vit", 64),
+    "vision_transformer_hybrid": ("vit_tiny_r_s16_p8_224", 64),
+    "vision_transformer_relpos": ("vit_srelpos_small_patch16_224", 64), "vitamin": ("vitamin_small_224", 64),
+    "volo": ("volo_d1_224", 64), "vovnet": ("ese_vovnet19b_slim_dw", 64), "xception": ("legacy_xception", 64),
+    "xception_aligned": ("xception41p", 64), "xcit": ("xcit_nano_12_p16_224", 64),
+    "beit": ("beit_base_patch16_224", 64), "byobnet": ("test_byobnet", 64), "convnext": ("test_convnext", 64),
+    "densenet": ("densenet121", 64), "efficientnet": ("test_efficientnet", 64),
+    "mobilenetv5": ("mobilenetv5_base", 64), "naflexvit": ("naflexvit_base_patch16_gap", 64),
+    "nasnet": ("nasnetalarge", 64), "pnasnet": ("pnasnet5large", 64), "qwen3_vit": ("qwen3_vit_88m", 64),
+    "vgg": ("vgg11_bn", 64), "vision_transformer_sam": ("samvit_base_patch16_224", 64),
+}  # fmt: skip
+TOO_LARGE = {"deepseek_vit", "gemma4_vit"}  # their smallest networks have more than 150 million weights
+
+
+def test_every_family_of_timm_is_tried():
+    assert set(timm.list_modules()) <= set(SMALLEST) | TOO_LARGE
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # inception_next has some
+@pytest.mark.parametrize("family", SMALLEST)
+def test_every_family_of_timm_gives_a_square_of_features(family, monkeypatch):
+    for draw in ("uniform_", "normal_", "erfinv_"):  # only shapes are of interest: weights of 0 take no time
+        monkeypatch.setattr(torch.Tensor, draw, lambda tensor, *_, **__: tensor.zero_())
+    name, size = SMALLEST[family]
+    backbone = Backbone(name, size, "grid").eval()
+    with torch.inference_mode():
+        features = backbone(torch.rand(1, 3, size, size))
+    side = math.isqrt(features.shape[1])
+    assert side >= 2
+    assert features.shape == (1, side * side, backbone.dim)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "shape", "oracle"),
+    [
+        ("coat_lite_tiny", 64, (2, 4, 320), lambda net, x: net.forward_features(x)[:, 1:]),  # a class token first
+        ("coat_tiny", 64, (2, 4, 152), lambda net, x: net.forward_features(x)[2][:, 1:]),  # three scales
+        ("coatnet_pico_rw_224", 64, (2, 4, 512), lambda net, x: net.forward_features(x).flatten(2).mT),
+        ("levit_128s", 128, (2, 4, 384), lambda net, x: net.forward_features(x)),
+        ("pit_ti_distilled_224", 64, (2, 4, 256), lambda net, x: pit_map(net, x).flatten(2).mT),  # gives class tokens
+        ("xcit_nano_12_p16_224", 64, (2, 16, 128), lambda net, x: net.forward_features(x)[:, 1:]),
+    ],
+)
+def test_networks_with_an_output_of_their_own_give_places_too(name, size, shape, oracle):
+    torch.manual_seed(0)
+    backbone = Backbone(name, size, "grid").eval()
+    pixels = torch.rand(2, 3, size, size)
+    with torch.inference_mode():
+        features = backbone(pixels)
+    with torch.no_grad():
+        expected = oracle(backbone.net, (pixels - backbone.mean) / backbone.std)
+    assert features.shape == shape
+    assert backbone.dim == shape[2]
+    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-3)
+
+
+def pit_map(net, pixels):
+    """The places in the last stage of a PiT, from its own parts."""
+    places = net.pos_drop(net.patch_embed(pixels) + net.pos_embed)
+    tokens = net.cls_token.expand(len(places), -1, -1)
+    return net.transformers((places, tokens))[0]
+
+
+def test_a_network_without_places_is_refused_with_what_it_gives(monkeypatch):
+    create = timm.create_model
+
+    def summarise(*names, **options):
+        net = create(*names, **options)
+        net.forward_features = lambda pixels: pixels.mean((2, 3))
+        return net
+
+    monkeypatch.setattr(timm, "create_model", summarise)
+    monkeypatch.delattr(timm.models.EfficientNet, "forward_intermediates")
+    message = r"test_efficientnet cannot be a grid backbone at 64 px: it gives shape \(1, 3\), neither a feature map"
+    with pytest.raises(ValueError, match=message):
+        Backbone("test_efficientnet", 64, "grid")
+
+
+def test_a_size_that_a_network_does_not_take_is_refused():
+    with pytest.raises(ValueError, match=r"efficientformer_l1 cannot be a grid backbone at 64 px: ."):
+        Backbone("efficientformer_l1", 64, "grid")

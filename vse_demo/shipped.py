@@ -46,7 +46,7 @@ def load_shipped(name: str = DEFAULT) -> Gallery:
     )
 
 
-def index_gallery(model: VSE) -> Gallery:
+def index_gallery(model: VSE | Ensemble) -> Gallery:
     """Encode the photographs of all splits, in the order that every shipped index has."""
     gallery, dataset = Gallery(model), open_dataset()
     for split in dataset.splits:

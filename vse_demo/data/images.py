@@ -16,12 +16,16 @@ Images = Sequence[ImageLike] | np.ndarray
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow knows more, and runs Ghostscript for some
 MAX_BYTES = 500_000_000  # of a file; larger ones are refused unopened
-MAX_PIXELS = 80_000_000  # larger pictures are refused: decoding one takes up to 700 MB
-MAX_SIDE = 2048  # pictures with more than its square are shrunk to it: no model looks closer than 512
+MAX_PIXELS = 80_000_000  # larger images are refused: decoding one takes up to 700 MB
+MAX_SIDE = 2048  # images with more than its square are shrunk to it: no model looks closer than 512
 
 
 def read_image(file: ImageFile) -> Image.Image:
-    """Decode one picture: upright, RGB, its first frame if it moves; a very large one smaller."""
+    """Decode one image: upright, RGB, its first frame if it moves; a very large one smaller.
+
+    Raises:
+        FileError: If it cannot be read as an image, or is too large.
+    """
     try:
         _check_bytes(file)
         with file.open("rb") as stream, Image.open(stream, formats=FORMATS) as image:
@@ -34,16 +38,16 @@ def read_image(file: ImageFile) -> Image.Image:
     except FileError:
         raise
     except UnidentifiedImageError as error:
-        raise FileError(f"{file.name} is not a picture that this program reads ({', '.join(FORMATS)})") from error
+        raise FileError(f"{file.name} is not an image that this program reads ({', '.join(FORMATS)})") from error
     except Image.DecompressionBombError as error:
         raise FileError(f"{file.name}: its pixels are more than this program reads") from error
     except Exception as error:  # decoders fail in many ways on broken files: all mean the same here
         reason = getattr(error, "strerror", None) or error  # without the path, which is nobody's business
-        raise FileError(f"{file.name} cannot be read as a picture: {reason}") from error
+        raise FileError(f"{file.name} cannot be read as an image: {reason}") from error
 
 
 def _check_bytes(file: ImageFile) -> None:
-    """Refuse what is no picture by its size alone, a pipe or a zip bomb among them, before it is opened."""
+    """Refuse what is no image by its size alone, a pipe or a zip bomb among them, before it is opened."""
     size = file.stat().st_size if isinstance(file, Path) else file.root.getinfo(file.at).file_size
     if size == 0:
         raise FileError(f"{file.name} is empty")
@@ -68,7 +72,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def content_digest(item: ImageFile | np.ndarray) -> str:
-    """A fingerprint of a picture's bytes, or of a precomputed row."""
+    """A fingerprint of an image file's bytes, or of a precomputed row."""
     if isinstance(item, np.ndarray):
         return hashlib.blake2b(np.ascontiguousarray(item).data, digest_size=16).hexdigest()
     try:

@@ -1,18 +1,19 @@
-"""Pictures and their captions, from every layout that people have on disk.
+"""Images and their captions, from every layout that people have on disk.
 
 `open_dataset(folder)` recognises
 - Karpathy's layout (Flickr8k, Flickr30K, MS-COCO): `dataset_*.json` beside `images/`;
 - Flickr30K as its Hugging Face copy: `flickr_annotations_30k.csv` beside `flickr30k-images.zip`,
   read in place, never unpacked;
 - precomputed regions: `{split}_ims.npy` beside `{split}_caps.txt`;
-- any folder of pictures, with a `captions.json` (Karpathy's layout, or file name → captions) or without.
+- any folder of images, with a `captions.json` (Karpathy's layout, or file name → captions) or without.
 
-No model is known here: pictures come out as PIL images, captions as strings.
+No model is known here: images come out as files, captions as strings.
 """
 
 import csv
 import json
 import os
+import unicodedata
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -30,17 +31,18 @@ from vse_demo.utils.text import sanitize_text
 
 @dataclass(frozen=True)
 class CaptionedImages:
-    """One split: pictures, captions, and which picture each caption describes."""
+    """One split: images, captions, and which image each caption describes."""
 
     images: Sequence[ImageFile] | np.ndarray  # files, or regions (I, N, C)
-    names: list[str]  # of the pictures
+    names: list[str]  # of the images
     captions: list[str]
-    image_ids: np.ndarray  # (C,) int64: the index of each caption's picture
+    image_ids: np.ndarray  # (C,) int64: the index of each caption's image
 
     def __len__(self) -> int:
         return len(self.names)
 
     def captions_of(self, image: int) -> list[str]:
+        """The captions of the image of this index."""
         return [self.captions[index] for index in np.flatnonzero(self.image_ids == image)]
 
 
@@ -53,19 +55,28 @@ class Dataset:
 
     @property
     def splits(self) -> list[str]:
+        """The names of the splits."""
         return list(self._splits)
 
     def split(self, name: str) -> CaptionedImages:
-        """One split; every picture that it names is there."""
+        """Read one split and check that every image that it names is there.
+
+        Raises:
+            FileError: If there is no such split, or if an image is missing or outside the folder.
+        """
         if name not in self._splits:
             raise FileError(f"{self.folder} has no split {name!r}; it has {', '.join(self.splits)}")
         return self._splits[name]()
 
 
 def open_dataset(folder: str | Path | None = None) -> Dataset:
-    """Recognise the layout of a folder and read its caption files; pictures are not opened yet.
+    """Recognise the layout of a folder and read its caption files; images are not opened yet.
 
-    Without a folder, the photographs that come with the package.
+    Args:
+        folder: Of the data set; without it, the photographs that come with the package.
+
+    Raises:
+        FileError: If the folder holds no data set, or its caption file is broken.
     """
     folder = shipped("gallery") if folder is None else Path(folder)
     if not folder.is_dir():
@@ -85,7 +96,7 @@ def open_dataset(folder: str | Path | None = None) -> Dataset:
 
 
 def merge_duplicates(data: CaptionedImages) -> CaptionedImages:
-    """Count pictures of the same content once, with the captions of all: none can outrank its own copy."""
+    """Count images of the same content once, with the captions of all: none can outrank its own copy."""
     first: dict[str, int] = {}
     kept: list[int] = []
     new_index = np.empty(len(data), dtype=np.int64)
@@ -100,17 +111,17 @@ def merge_duplicates(data: CaptionedImages) -> CaptionedImages:
 
 
 def read_captions(json_file: Path) -> list[list[str]]:
-    """The captions of each training picture of a file in Karpathy's layout, whether the pictures are there or not."""
+    """The captions of each training image of a file in Karpathy's layout, whether the images are there or not."""
     return [captions for _, captions in _karpathy_records(json_file)["train"]]
 
 
 def _open_karpathy(folder: Path, json_file: Path) -> Dataset:
     root = folder / "images" if (folder / "images").is_dir() else folder
-    return _dataset(folder, _karpathy_records(json_file), lambda names: _find_files(root, names, json_file))
+    return _dataset(folder, _karpathy_records(json_file), lambda names: _find_files(folder, root, names, json_file))
 
 
 def _karpathy_records(json_file: Path) -> dict[str, list[tuple[str, list[str]]]]:
-    """Name and captions of each picture, by split."""
+    """Name and captions of each image, by split."""
     content = read_json(json_file)
     records = content.get("images") if isinstance(content, dict) else None
     if not isinstance(records, list):
@@ -151,15 +162,17 @@ def _open_captions_json(folder: Path) -> Dataset:
     except (AttributeError, TypeError, ValueError) as error:
         raise FileError(f"{json_file} must map file names to lists of captions: {error}") from error
     root = folder / "images" if (folder / "images").is_dir() else folder
-    return _dataset(folder, {"all": records}, lambda names: _find_files(root, names, json_file))
+    return _dataset(folder, {"all": records}, lambda names: _find_files(folder, root, names, json_file))
 
 
 def _open_image_folder(folder: Path) -> Dataset:
     inside = (path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
     names = sorted(path.as_posix() for path in inside if not any(part.startswith(".") for part in path.parts))
     if not names:
-        raise FileError(f"{folder} holds no pictures and no caption file that this program knows")
-    return _dataset(folder, {"all": [(name, []) for name in names]}, lambda found: _find_files(folder, found, folder))
+        raise FileError(f"{folder} holds no images and no caption file that this program knows")
+    return _dataset(
+        folder, {"all": [(name, []) for name in names]}, lambda found: _find_files(folder, folder, found, folder)
+    )
 
 
 def _open_precomputed(folder: Path) -> Dataset:
@@ -194,7 +207,7 @@ def _dataset(
     find: Callable[[list[str]], Sequence[ImageFile]],
 ) -> Dataset:
     if not splits:
-        raise FileError(f"the caption file of {folder} names no pictures")
+        raise FileError(f"the caption file of {folder} names no images")
 
     def load(records: list[tuple[str, list[str]]]) -> CaptionedImages:
         names = [name for name, _ in records]
@@ -205,19 +218,29 @@ def _dataset(
     return Dataset(folder, {name: lambda records=records: load(records) for name, records in splits.items()})  # type: ignore[misc]
 
 
-def _find_files(root: Path, names: list[str], listed_in: Path) -> list[Path]:
-    inside = root.resolve()
-    paths = [root / name for name in names]
+def _find_files(folder: Path, root: Path, names: list[str], listed_in: Path) -> list[Path]:
+    """The files of these names below `root`, which is `folder` or its folder of images."""
+    inside = {folder.resolve(), root.resolve()}
+    paths = [_file_on_disk(root, name) for name in names]
     for path, name in zip(paths, names, strict=True):
         try:
-            outside = not path.resolve().is_relative_to(inside)
-        except (OSError, RuntimeError, ValueError):  # a link to itself, a name that no file can have
-            outside = True
-        if outside:
-            raise FileError(f"{listed_in}: {name!r} lies outside {root}; pictures must be inside the folder")
+            target = path.resolve()
+        except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a name that no file can have
+            raise FileError(
+                f"{listed_in}: {name[:200]!r} is no name of a file, or a link that leads nowhere"
+            ) from error
+        if not any(target.is_relative_to(place) for place in inside):
+            how = "is a link to a file" if path.is_symlink() else "lies"
+            raise FileError(f"{listed_in}: {name!r} {how} outside {folder}; images must be inside the folder")
     missing = [name for name, path in zip(names, paths, strict=True) if not os.path.isfile(path)]
     _refuse_missing(missing, len(names), root)
     return paths
+
+
+def _file_on_disk(root: Path, name: str) -> Path:
+    """The path of a name, however its accents are written: macOS decomposes them in names of files."""
+    forms = (name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD")))
+    return next((root / form for form in forms if os.path.isfile(root / form)), root / name)
 
 
 def _find_in_archive(archive: Path, names: list[str]) -> list[zipfile.Path]:
@@ -229,15 +252,21 @@ def _find_in_archive(archive: Path, names: list[str]) -> list[zipfile.Path]:
         parts = member.replace("\\", "/").removesuffix("/").split("/")
         if "" in parts or ".." in parts:  # and names with // make zipfile.Path search forever (CVE-2024-8088)
             raise FileError(f"{archive} holds {member!r}, which would lie outside it: get it again")
-    members = {PurePosixPath(member).name: member for member in opened.namelist() if "__MACOSX" not in member}
-    _refuse_missing([name for name in names if name not in members], len(names), archive)
-    return [zipfile.Path(opened, members[name]) for name in names]
+    members = {
+        _composed(PurePosixPath(member).name): member for member in opened.namelist() if "__MACOSX" not in member
+    }
+    _refuse_missing([name for name in names if _composed(name) not in members], len(names), archive)
+    return [zipfile.Path(opened, members[_composed(name)]) for name in names]
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def _refuse_missing(missing: list[str], total: int, place: Path) -> None:
     if missing:
         some = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
-        raise FileError(f"{len(missing)} of {total} pictures are not in {place}: {some}")
+        raise FileError(f"{len(missing)} of {total} images are not in {place}: {some}")
 
 
 def _captions(values: Any) -> list[str]:

@@ -10,6 +10,7 @@ from vse_demo.data.layouts import CaptionedImages, read_captions
 from vse_demo.encoders.backbone import Backbone
 from vse_demo.encoders.text import TransformerText, read_word_vectors
 from vse_demo.encoders.tokenizers import SubwordTokenizer, Tokenizer, WordTokenizer
+from vse_demo.model.storage import with_backbone_of
 from vse_demo.model.vse import VSE
 from vse_demo.training.config import TrainConfig
 from vse_demo.utils.files import FileError
@@ -36,6 +37,8 @@ def build_model(config: TrainConfig, captions: Sequence[str]) -> tuple[VSE, Trai
         ValueError: if a setting is missing or unknown.
         FileError: if a pretrained part cannot be read or does not fit.
     """
+    if config.backbone_weights and Path(config.backbone_weights).is_dir() and config.model.vision != "region":
+        config = replace(config, model=with_backbone_of(config.model, config.backbone_weights))
     model, config = _new_model(config, captions)
     _load_text(model, config)
     _load_backbone(model, config)
@@ -52,7 +55,8 @@ def _new_model(config: TrainConfig, captions: Sequence[str]) -> tuple[VSE, Train
         tokenizer = SubwordTokenizer.from_pretrained(config.text_backbone)
     else:
         tokenizer = WordTokenizer.from_captions(captions, config.min_word_count)
-    return VSE(config.model, tokenizer), config
+    model = VSE(config.model, tokenizer)
+    return model, replace(config, model=model.config)
 
 
 def _load_text(model: VSE, config: TrainConfig) -> None:
