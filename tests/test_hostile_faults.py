@@ -26,6 +26,7 @@ from vse_demo.utils.files import STALE, FileError, write_atomic, write_folder
 pytestmark = pytest.mark.slow
 
 KILLS = {"extract": 3, "train": 5, "index": 3, "download": 2}  # how often each is killed, at moments drawn from a seed
+INDEX_WRITES = 6  # files that indexing writes or renames at least
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -49,16 +50,39 @@ def age(folder: Path) -> None:
         os.utime(path, (time.time() - 3600,) * 2)
 
 
-def kill_at_random(start: Start, command: list[object], times: int, seed: int, longest: float, **more: str) -> None:
-    """Run a command, killed again and again, and then to its end."""
-    moments = random.Random(seed)
-    for _ in range(times):
-        with start(*command, **more) as process:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=moments.uniform(longest / 2, longest))
-            process.kill()
-    with start(*command, **more) as process:
-        errors = process.communicate(timeout=120)[1]
+KILLER = """
+import os, signal, sys
+
+def count(event, details):
+    name = str(details[1] if event == "os.rename" else details[0]) if details else ""
+    if not name.startswith(os.environ["KILL_IN"]):
+        return
+    writes = event == "open" and (set(details[1] or "") & set("wax+") or not details[1] and details[2] & os.O_CREAT)
+    if writes or event == "os.rename":
+        count.left -= 1
+        if count.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+count.left = int(os.environ["KILL_AT"])
+sys.addaudithook(count)
+"""
+COMMAND = "import sys; from vse_demo.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def kill(start: Start, program: str, arguments: list[object], folder: Path, at: int, **more: str) -> None:
+    """Run a program that kills itself as `kill -9` does, just before it writes or renames its nth file in `folder`.
+
+    So the moment does not depend on how fast the machine is.
+    """
+    with start("-c", KILLER + program, *arguments, KILL_IN=str(folder), KILL_AT=str(at), **more) as process:
+        errors = process.communicate(timeout=600)[1]
+    assert process.returncode == -signal.SIGKILL, errors
+
+
+def finish(start: Start, program: str, arguments: list[object], **more: str) -> None:
+    """Run a program to its end."""
+    with start("-c", program, *arguments, **more) as process:
+        errors = process.communicate(timeout=600)[1]
     assert process.returncode == 0, errors
 
 
@@ -70,35 +94,19 @@ TRAINING = [
     "--image-size", 64, "--min-word-count", 1, "--backbone-weights", "random", "--checkpoint-steps", 1,
     "--ema-decay", 0.9,
 ]  # fmt: skip
-SLOW_TRAINING = """
-import sys, time
-from vse_demo.cli import main
-from vse_demo.training import Trainer
-
-fast = Trainer.train_step
-Trainer.train_step = lambda *arguments: (time.sleep(0.15), fast(*arguments))[1]
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 def test_a_training_that_is_killed_again_and_again_ends_with_the_same_weights(
     karpathy_folder: Path, tmp_path: Path, start_python: Start
 ) -> None:
-    command = ["-c", SLOW_TRAINING, "train", "--data", karpathy_folder, "--cache", tmp_path / "cells", "--out"]
-    whole, cut, moments, killed = tmp_path / "whole", tmp_path / "cut", random.Random(1), 0
-    undisturbed = start_python(*command, whole, *TRAINING)
-    for attempt in range(KILLS["train"] + 1):
+    command = ["train", "--data", karpathy_folder, "--cache", tmp_path / "features", "--out"]
+    whole, cut, moments = tmp_path / "whole", tmp_path / "cut", random.Random(1)
+    finish(start_python, COMMAND, [*command, whole, *TRAINING])
+    for _ in range(KILLS["train"]):
         more = ["--resume"] if (cut / "config.json").exists() else TRAINING
-        with start_python(*command, cut, *more) as process:
-            try:
-                process.communicate(timeout=moments.uniform(2.5, 4.5) if attempt < KILLS["train"] else 120)
-                break
-            except subprocess.TimeoutExpired:
-                process.kill()
-                killed += 1
-    undisturbed.communicate(timeout=120)
-    assert killed >= 2
-    assert (undisturbed.returncode, process.returncode) == (0, 0)
+        kill(start_python, COMMAND, [*command, cut, *more], cut, moments.randrange(4, 20))
+    assert 0 < Run(cut).resume("cpu").step < 30
+    finish(start_python, COMMAND, [*command, cut, "--resume"])
     one, other = (VSE.from_pretrained(run / "best").state_dict() for run in (whole, cut))
     assert all(torch.equal(one[name], other[name]) for name in one)
     rows = [len((run / "metrics.jsonl").read_text().splitlines()) for run in (whole, cut)]
@@ -108,21 +116,13 @@ def test_a_training_that_is_killed_again_and_again_ends_with_the_same_weights(
 def test_an_index_that_is_killed_keeps_the_old_gallery_until_the_new_one_is_whole(
     model: Path, karpathy_folder: Path, tmp_path: Path, start_python: Start
 ) -> None:
-    gallery = tmp_path / "gallery"
+    folder = tmp_path / "galleries"
+    gallery = folder / "gallery"
     command = ["index", "--model", model, "--data", karpathy_folder, "--gallery", gallery]
     assert main([str(each) for each in [*command, "--split", "val"]]) == 0
     loaded = VSE.from_pretrained(model)
-    slow = "import os, time; from vse_demo.utils import files; fsync, rename = os.fsync, os.rename\n" + (
-        "os.fsync = lambda file: (fsync(file), time.sleep(0.3))\n"
-        "os.rename = lambda *names: (time.sleep(0.3), rename(*names), time.sleep(0.3))\n"
-        "import sys; from vse_demo.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    moments = random.Random(2)
-    for _ in range(KILLS["index"]):
-        with start_python("-c", slow, *command) as process:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=moments.uniform(3.5, 6))
-            process.kill()
+    for moment in random.Random(2).sample(range(1, INDEX_WRITES + 1), KILLS["index"]):
+        kill(start_python, COMMAND, command, folder, moment)
         assert len(Gallery.load(gallery, loaded)) in (4, 16)  # the old one or the new one
     assert main([str(each) for each in command]) == 0
     assert len(Gallery.load(gallery, loaded)) == 16
@@ -136,8 +136,14 @@ def test_a_download_that_is_killed_goes_on(hub: Hub, start_python: Start, tmp_pa
         "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home"),
         "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1",
     }  # fmt: skip
-    command = ["-m", "vse_demo.cli", "download", "flickr30k", "--out", tmp_path / "out"]
-    kill_at_random(start_python, command, KILLS["download"], 3, 4, **settings)
+    command = ["download", "flickr30k", "--out", tmp_path / "out"]
+    moments = random.Random(3)
+    for _ in range(KILLS["download"]):  # whenever that is, and be it after the end
+        with start_python("-c", COMMAND, *command, **settings) as process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=moments.uniform(2, 4))
+            process.kill()
+    finish(start_python, COMMAND, command, **settings)
     dataset = open_dataset(tmp_path / "out")
     assert [len(dataset.split(name)) for name in ("train", "val", "test")] == [4, 2, 2]
 
@@ -149,11 +155,14 @@ def test_an_extraction_that_is_killed_again_and_again_is_whole_in_the_end(
 
     from vse_demo.encoders import cached_features
 
-    command = ["-c", SLOW_EXTRACTION, images[0].parent, tmp_path / "cells", 0.2]
-    kill_at_random(start_python, command, KILLS["extract"], 4, 4)
-    cells = cached_features(tiny_encoder, images, tmp_path / "cells")[range(10)]
+    command = [images[0].parent, tmp_path / "features", 0]
+    moments = random.Random(4)
+    for _ in range(KILLS["extract"]):
+        kill(start_python, SLOW_EXTRACTION, command, tmp_path / "features", moments.randrange(4, 8))
+    finish(start_python, SLOW_EXTRACTION, command)
+    features = cached_features(tiny_encoder, images, tmp_path / "features")[range(10)]
     undisturbed = cached_features(tiny_encoder, images, tmp_path / "other")[range(10)]
-    torch.testing.assert_close(cells, undisturbed, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(features, undisturbed, rtol=1e-3, atol=1e-5)
 
 
 def test_what_killed_processes_left_is_cleared_up_when_it_is_old(tmp_path: Path) -> None:
