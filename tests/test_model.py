@@ -13,10 +13,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from support import paint
 
-from vse_demo import VSE, Ensemble, ModelConfig, explain
+from vse_demo import VSE, Ensemble, ModelConfig, TrainConfig, explain
 from vse_demo.data import read_image, to_pixels
 from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
 from vse_demo.model import load_model, with_backbone_of
+from vse_demo.training import build_model
 from vse_demo.utils.files import FileError
 
 WORDS = ["red", "green", "field", "left", "right", "the", "a"]
@@ -207,6 +208,17 @@ def test_the_backbone_of_a_saved_model_brings_its_settings(saved: Path) -> None:
             FileError, match="another backbone or size: pass --vision grid --backbone test_efficientnet --image-size 64"
         ):
             with_backbone_of(replace(config, **other), saved)
+
+
+def test_a_training_from_a_saved_model_needs_its_backbone(saved: Path) -> None:
+    config = TrainConfig(ModelConfig(dim=8, backbone="test_efficientnet", image_size=96), backbone_weights=str(saved))
+    with pytest.raises(FileError, match="--image-size 64"):
+        build_model(config, TEXTS)
+    edit_config(image_mean=[0.1, 0.2, 0.3])(saved)
+    model, config = build_model(replace(config, model=replace(config.model, image_size=64)), TEXTS)
+    assert model.config.image_mean == config.model.image_mean == (0.1, 0.2, 0.3)
+    stored = load_file(saved / "model.safetensors")["image_encoder.backbone.net.conv_stem.weight"]
+    assert torch.equal(model.image_encoder.backbone.net.conv_stem.weight, stored.float())
 
 
 def test_a_model_of_regions_has_no_backbone_to_give(tmp_path: Path) -> None:
