@@ -502,7 +502,7 @@ def test_the_last_request_wins_and_cards_work_after_a_restart(browser: Browser, 
         streams: set[object] = set()  # of answers, while the page waits for any
         page.on("request", lambda request: streams.add(request) if "/queue/data" in request.url else None)
         for end in ("requestfinished", "requestfailed"):
-            page.on(end, streams.discard)
+            page.on(end, lambda request: streams.discard(request))
         page.goto(server.address)
         expect(page.locator("#found-pictures img")).to_have_count(5)
         head = page.locator("#found-pictures .head")

@@ -66,7 +66,7 @@ def encode_later(self, sentence, model=""):
         time.sleep(0.05)
     return encode_text(self, sentence, model)
 
-page.KEPT = 1, 0 if os.environ.get("FORGETS") else 900
+page.KEPT = 1, 1 if os.environ.get("FORGETS") else 900
 service.Service.encode_text = encode_later
 route_utils.delete_files_created_by_app = lambda blocks, age: delete(blocks, age) if go.exists() else None
 launch.main()
