@@ -190,9 +190,9 @@ def test_mean_max_and_kmax_are_rank_pools(dtype, features, k):
     np.testing.assert_allclose(pooled([1] * k), np.sort(features, axis=1)[:, -k:].mean(1), atol=1e-4)
 
 
-@pytest.mark.parametrize("weights", [[], [0, 1], [-1], [1, -0.5]], ids=str)
+@pytest.mark.parametrize("weights", [[], [0, 1], [-1], [1, -0.5], [float("inf")], [1e-40, 1e40]], ids=str)
 def test_bad_rank_weights_are_refused(weights):
-    with pytest.raises(ValueError, match="at least 0, and the first above 0; got"):
+    with pytest.raises(ValueError, match="at least 0, the first above 0 and none infinite; got"):
         RankPool(weights)
 
 

@@ -1,11 +1,14 @@
 """Mean, max and k-max as one idea: sort, then a weighted sum."""
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from vse_demo.layers import all_real
 from vse_demo.pooling.functional import real_rows, sort_rows, weighted_sum
+
+SMALLEST = 1e-30  # share of the largest weight that the first may have: less would be 0 in single precision
 
 
 class RankPool(nn.Module):
@@ -16,7 +19,7 @@ class RankPool(nn.Module):
     the real rows of each item, so 5-max of a set of three is the mean of the three.
 
     Args:
-        weights: By rank, at least 0, the first above 0; None for the mean.
+        weights: By rank, at least 0, the first above 0, none infinite; None for the mean.
 
     Raises:
         ValueError: If the weights are not such.
@@ -28,9 +31,7 @@ class RankPool(nn.Module):
 
     def __init__(self, weights: Sequence[float] | None = None):
         super().__init__()
-        if weights is not None and not (len(weights) and weights[0] > 0 and min(weights) >= 0):
-            raise ValueError(f"rank weights must be at least 0, and the first above 0; got {list(weights)}")
-        self.weights = None if weights is None else tuple(map(float, weights))
+        self.weights = None if weights is None else _scaled(weights)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pool each item.
@@ -50,3 +51,11 @@ class RankPool(nn.Module):
         given = features.new_tensor(self.weights[: features.shape[1]])
         weights = nn.functional.pad(given, (0, features.shape[1] - len(given))) * ranks  # (B, N)
         return weighted_sum(weights / weights.sum(1, keepdim=True), values)
+
+
+def _scaled(weights: Sequence[float]) -> tuple[float, ...]:
+    """The weights as parts of the largest one, so that their sum fits any precision."""
+    largest = max(weights, default=0)
+    if not (0 < largest < math.inf and min(weights) >= 0 and weights[0] / largest > SMALLEST):
+        raise ValueError(f"rank weights must be at least 0, the first above 0 and none infinite; got {list(weights)}")
+    return tuple(weight / largest for weight in weights)
