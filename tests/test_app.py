@@ -287,6 +287,7 @@ def test_a_picture_can_be_pasted_and_photographed(browser: Browser, demo: Server
         expect(page.get_by_text("The nearest captions appear here")).to_be_visible()
         page.get_by_label("Capture from camera").click()
         page.get_by_title("grant webcam access").click()
+        page.wait_for_function("() => document.querySelector('video')?.readyState >= 2")  # a frame to capture
         page.get_by_title("capture photo").click()
         expect(page.locator("#found-captions .card")).to_have_count(5)
         assert page.locator("#found-captions").inner_text() != pasted
