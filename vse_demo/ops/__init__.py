@@ -21,7 +21,7 @@ One file for each operation, and below them what they share:
 - `kernels`: compiling and running: Numba and threads.
 
 Every function here works on any device and in any precision, except `count_at_least`, which is for tensors that are
-`usable`.
+`usable`, and `half_products`, which reads arrays in memory or in a mapped file.
 """
 
 from vse_demo.ops.adpool import adpool_levels
@@ -29,7 +29,7 @@ from vse_demo.ops.blocks import sorting_network
 from vse_demo.ops.dispatch import disable_kernels, kernels_disabled, usable
 from vse_demo.ops.gru import bidirectional_gru
 from vse_demo.ops.linear import linear
-from vse_demo.ops.search import count_at_least, products
+from vse_demo.ops.search import count_at_least, half_products, products
 from vse_demo.ops.softmax import soft_maximum, softmax_sum
 from vse_demo.ops.sort import sort_rows
 
@@ -38,6 +38,7 @@ __all__ = [
     "bidirectional_gru",
     "count_at_least",
     "disable_kernels",
+    "half_products",
     "kernels_disabled",
     "linear",
     "products",

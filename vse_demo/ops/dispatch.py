@@ -16,6 +16,9 @@ from vse_demo.ops.kernels import njit
 
 MAX_ROWS = 1024  # larger sets would not stay in cache
 HALVES = (torch.bfloat16, torch.float16)
+is_exporting = getattr(
+    torch.compiler, "is_exporting", torch.compiler.is_compiling
+)  # PyTorch 2.6 cannot tell them apart
 _disabled: ContextVar[bool] = ContextVar("vse_demo_kernels_disabled", default=False)
 
 

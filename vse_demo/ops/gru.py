@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vse_demo.ops import plain
-from vse_demo.ops.dispatch import fits
+from vse_demo.ops.dispatch import fits, is_exporting
 from vse_demo.ops.kernels import compiled, njit, run_at_once
 from vse_demo.ops.library import gradients_by_plain, register, register_gradient
 from vse_demo.ops.linear import linear
@@ -35,7 +35,8 @@ def bidirectional_gru(features: Tensor, lengths: Tensor, *weights: Tensor) -> Te
     Returns:
         (2, B, N, H): forward states, then backward states; 0 after a sequence's end.
     """
-    if not fits(features, *weights, dtypes=(torch.float32, torch.float64)):
+    # The plain version cannot be exported, since what it does depends on the lengths: there it is always one node.
+    if not fits(features, *weights, dtypes=(torch.float32, torch.float64)) and not is_exporting():
         return plain.bidirectional_gru(features, lengths, *weights)
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *weights))
     return _gru(features.contiguous(), lengths, *weights, keep)[0]

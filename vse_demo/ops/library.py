@@ -3,7 +3,7 @@
 PyTorch then treats it like one of its own. `torch.compile` and `torch.export` keep it as a single node, because a
 *fake* version tells the shapes of its results; `torch.autocast` hands it float32; gradients flow through a second
 registered operation. A program that was exported with these nodes needs `import vse_demo.ops` before it is loaded;
-one that was exported inside `disable_kernels` needs nothing.
+one that was exported inside `disable_kernels` needs nothing, unless it has a GRU.
 
 The `Library` is used directly, not `torch.library.custom_op`: that loads the whole compiler at the first call.
 """

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from vse_demo.ops.dispatch import fits
+from vse_demo.ops.dispatch import fits, is_exporting
 
 FEW_ROWS = 32  # for which a convolution does not pay
 
@@ -23,13 +23,9 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         (..., out).
     """
     # An exported program has one way for sets of all sizes; how many rows are few would be a condition on its input.
-    if rows.dim() != 3 or not fits(rows, weight) or _is_exporting() or rows.shape[1] < FEW_ROWS:
+    if rows.dim() != 3 or not fits(rows, weight) or is_exporting() or rows.shape[1] < FEW_ROWS:
         return torch.nn.functional.linear(rows, weight, bias)
     if not torch.backends.mkldnn.is_available():
         return torch.nn.functional.linear(rows, weight, bias)
     pixels = rows.contiguous().unsqueeze(2).permute(0, 3, 1, 2)  # (B, C, N, 1), channels last
     return torch.nn.functional.conv2d(pixels, weight[:, :, None, None], bias).permute(0, 2, 3, 1).squeeze(2)
-
-
-# PyTorch 2.6 cannot tell exporting from compiling.
-_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)

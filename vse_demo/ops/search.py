@@ -11,6 +11,7 @@ from vse_demo.ops.kernels import compiled, over_batch
 from vse_demo.ops.library import register, register_gradient
 
 FEW = 4  # queries; more of them keep a matrix product busy
+BLOCK = 4096  # vectors in half precision that are widened together
 GROUP = 128  # rows of similarities that are counted together
 
 
@@ -27,6 +28,26 @@ def products(queries: Tensor, vectors: Tensor) -> Tensor:
     if len(queries) <= FEW and usable(queries, vectors):
         return _products(queries.contiguous(), vectors.contiguous()).T
     return queries @ vectors.T
+
+
+def half_products(queries: Tensor, vectors: np.ndarray) -> Tensor:
+    """Dot products of float32 queries with vectors that are stored in half precision, without a float32 copy of them.
+
+    Args:
+        queries: (Q, D) float32 on a CPU.
+        vectors: (M, D) float16, contiguous; a mapped file will do.
+
+    Returns:
+        (Q, M) float32.
+    """
+    queries = queries.detach().contiguous()
+    if len(queries) <= FEW and usable(queries):
+        scores = torch.empty(len(vectors), len(queries))
+        over_batch(_multiply_halves, vectors.view(np.uint16), queries, scores)
+        return scores.T
+    parts = [vectors[start : start + BLOCK].astype(np.float32) for start in range(0, len(vectors), BLOCK)]
+    products = [queries @ torch.from_numpy(part).T for part in parts]
+    return torch.cat(products, dim=1) if products else queries.new_empty(len(queries), 0)
 
 
 def count_at_least(similarities: Tensor, of_rows: Tensor, of_columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +111,20 @@ def _multiply(start, stop, vectors, queries, scores):  # type: ignore[no-untyped
             for d in range(vectors.shape[1]):
                 total += vectors[number, d] * queries[query, d]
             scores[number, query] = total
+
+
+@compiled
+def _multiply_halves(start, stop, vectors, queries, scores):  # type: ignore[no-untyped-def]
+    # The bits of a float16, moved to their places in a float32, are its value times 2^-112. No infinity, no NaN.
+    scale = np.float32(2.0**112)
+    for number in range(start, stop):
+        for query in range(len(queries)):
+            total = np.float32(0)
+            for d in range(vectors.shape[1]):
+                half = np.uint32(vectors[number, d])
+                sign, size = (half & np.uint32(0x8000)) << np.uint32(16), (half & np.uint32(0x7FFF)) << np.uint32(13)
+                total += np.uint32(sign | size).view(np.float32) * queries[query, d]
+            scores[number, query] = total * scale
 
 
 @compiled

@@ -7,13 +7,23 @@ from vse_demo.utils.files import FileError
 
 
 def shipped(name: str) -> Path:
-    """A folder of `assets/`, which lies beside the package in a checkout and inside it in a wheel."""
+    """A folder of `assets/`."""
+    return _beside_package(Path("assets") / name)
+
+
+def lessons_folder() -> Path:
+    """The folder of the notebooks, as students get them."""
+    return _beside_package(Path("notebooks") / "student")
+
+
+def _beside_package(name: Path) -> Path:
+    """A folder that lies beside the package in a checkout and inside it in a wheel."""
     package = Path(__file__).parent.parent
-    places = [package / "assets" / name, package.parent / "assets" / name]
+    places = [package / name, package.parent / name]
     for place in places:
         if place.is_dir():
             return place
-    raise FileError(f"the package came without its {name}: neither {places[0]} nor {places[1]} is there")
+    raise FileError(f"the package came without its {name.name}: neither {places[0]} nor {places[1]} is there")
 
 
 def default_cache() -> Path:

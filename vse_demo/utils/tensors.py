@@ -46,3 +46,29 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 def l2_normalize(vectors: Tensor) -> Tensor:
     """Vectors (..., D) of length 1; one of zeros stays as it is."""
     return nn.functional.normalize(vectors, dim=-1)
+
+
+def check_device(device: str | torch.device) -> None:
+    """Raise a ValueError if PyTorch cannot use a device of this name here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # depending on why
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {str(device)!r} cannot be used here: {reason}; try cpu") from error
+
+
+def full_precision(tensor: Tensor) -> Tensor:
+    """The same numbers as float32 where they were halves; float64 stays."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def refuse_tracing() -> None:
+    """Raise a RuntimeError inside `torch.jit.trace` and the old ONNX exporter, whose programs would be wrong.
+
+    They keep the numbers of one example, such as the lengths of its sentences, as if they were always the same.
+    """
+    if torch.jit.is_tracing():
+        raise RuntimeError(
+            "this model cannot be traced, only exported: use `vse-demo export`, torch.export.export, "
+            "or torch.onnx.export with dynamo=True"
+        )
