@@ -13,11 +13,13 @@ from vse_demo.data.images import (
     as_image,
     as_images,
     content_digest,
+    decode_image,
     read_image,
     to_rgb,
 )
-from vse_demo.data.layouts import CaptionedImages, Dataset, merge_duplicates, open_dataset, read_captions
+from vse_demo.data.layouts import CaptionedImages, Dataset, first_images, merge_duplicates, open_dataset, read_captions
 from vse_demo.data.transforms import random_view, resize_images, to_pixels
+from vse_demo.data.typos import misspell, with_typo, with_typos
 
 __all__ = [
     "DATASETS",
@@ -36,8 +38,11 @@ __all__ = [
     "as_image",
     "as_images",
     "content_digest",
+    "decode_image",
     "download",
+    "first_images",
     "merge_duplicates",
+    "misspell",
     "open_dataset",
     "random_view",
     "read_captions",
@@ -45,4 +50,6 @@ __all__ = [
     "resize_images",
     "to_pixels",
     "to_rgb",
+    "with_typo",
+    "with_typos",
 ]

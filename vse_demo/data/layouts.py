@@ -4,13 +4,15 @@
 - Karpathy's layout (Flickr8k, Flickr30K, MS-COCO): `dataset_*.json` beside `images/`;
 - Flickr30K as its Hugging Face copy: `flickr_annotations_30k.csv` beside `flickr30k-images.zip`,
   read in place, never unpacked;
-- precomputed regions: `{split}_ims.npy` beside `{split}_caps.txt`;
+- precomputed regions: `{split}_ims.npy` beside `{split}_caps.txt` or `{split}_precaps_stan.txt`, whose words are
+  separated by commas; in the folder itself, or in `precomp/` inside it;
 - any folder of images, with a `captions.json` (Karpathy's layout, or file name → captions) or without.
 
 No model is known here: images come out as files, captions as strings.
 """
 
 import csv
+import functools
 import json
 import os
 import unicodedata
@@ -25,6 +27,7 @@ import numpy as np
 
 from vse_demo.data.images import IMAGE_SUFFIXES, ImageFile, content_digest
 from vse_demo.utils.files import FileError, read_json
+from vse_demo.utils.objects import import_object
 from vse_demo.utils.paths import shipped
 from vse_demo.utils.text import sanitize_text
 
@@ -43,15 +46,36 @@ class CaptionedImages:
 
     def captions_of(self, image: int) -> list[str]:
         """The captions of the image of this index."""
-        return [self.captions[index] for index in np.flatnonzero(self.image_ids == image)]
+        return list(self.captions_by_image[image])
+
+    @functools.cached_property
+    def captions_by_image(self) -> list[list[str]]:
+        """The captions of every image, in one pass over them."""
+        groups: list[list[str]] = [[] for _ in self.names]
+        for caption, image in zip(self.captions, self.image_ids.tolist(), strict=True):
+            groups[image].append(caption)
+        return groups
 
 
 class Dataset:
-    """The splits of one folder. `restval`, COCO's spare validation images, counts as `train`."""
+    """The splits of one folder. `restval`, COCO's spare validation images, counts as `train`.
 
-    def __init__(self, folder: Path, splits: dict[str, Callable[[], CaptionedImages]]):
+    Args:
+        folder: Where it is.
+        splits: How to read each split.
+        present: How to read what is there of each split; it is given a list, for the names of images that are not.
+        unlisted: How to read the images of the folder that belong to no split, if there may be any.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        splits: dict[str, Callable[[], CaptionedImages]],
+        present: dict[str, Callable[[list[str]], CaptionedImages]] | None = None,
+        unlisted: Callable[[], CaptionedImages] | None = None,
+    ):
         self.folder = folder
-        self._splits = splits
+        self._splits, self._present, self._unlisted = splits, present or {}, unlisted
 
     @property
     def splits(self) -> list[str]:
@@ -68,12 +92,25 @@ class Dataset:
             raise FileError(f"{self.folder} has no split {name!r}; it has {', '.join(self.splits)}")
         return self._splits[name]()
 
+    def present(self, name: str) -> tuple[CaptionedImages, list[str]]:
+        """Read what is there of a split: images with their captions, and the names of images that are missing."""
+        if name not in self._present:
+            return self.split(name), []
+        missing: list[str] = []
+        return self._present[name](missing), missing
 
-def open_dataset(folder: str | Path | None = None) -> Dataset:
+    def unlisted(self) -> CaptionedImages:
+        """The images of the folder that its caption file does not name."""
+        return self._unlisted() if self._unlisted else CaptionedImages([], [], [], np.empty(0, np.int64))
+
+
+def open_dataset(folder: str | Path | None = None, layout: str | Callable[[Path], "Dataset"] | None = None) -> Dataset:
     """Recognise the layout of a folder and read its caption files; images are not opened yet.
 
     Args:
         folder: Of the data set; without it, the photographs that come with the package.
+        layout: A function of your own that reads the folder, or its place, `package.module:name`; by default the layout
+            is recognised.
 
     Raises:
         FileError: If the folder holds no data set, or its caption file is broken.
@@ -81,6 +118,8 @@ def open_dataset(folder: str | Path | None = None) -> Dataset:
     folder = shipped("gallery") if folder is None else Path(folder)
     if not folder.is_dir():
         raise FileError(f"{folder} is not a folder")
+    if layout is not None:
+        return (import_object(layout) if isinstance(layout, str) else layout)(folder)
     karpathy = sorted(folder.glob("dataset_*.json"))
     if len(karpathy) > 1:
         raise FileError(f"{folder} holds several caption files: {', '.join(path.name for path in karpathy)}; keep one")
@@ -88,11 +127,19 @@ def open_dataset(folder: str | Path | None = None) -> Dataset:
         return _open_karpathy(folder, karpathy[0])
     if (folder / "flickr_annotations_30k.csv").exists():
         return _open_hub_copy(folder)
-    if any(folder.glob("*_ims.npy")):
-        return _open_precomputed(folder)
+    for place in (folder, folder / "precomp"):
+        if any(place.glob("*_ims.npy")):
+            return _open_precomputed(place)
     if (folder / "captions.json").exists():
         return _open_captions_json(folder)
     return _open_image_folder(folder)
+
+
+def first_images(data: CaptionedImages, count: int) -> CaptionedImages:
+    """The first images of a split, with their captions."""
+    kept = np.flatnonzero(data.image_ids < count)
+    captions = [data.captions[number] for number in kept]
+    return CaptionedImages(data.images[:count], data.names[:count], captions, data.image_ids[kept])
 
 
 def merge_duplicates(data: CaptionedImages) -> CaptionedImages:
@@ -116,8 +163,26 @@ def read_captions(json_file: Path) -> list[list[str]]:
 
 
 def _open_karpathy(folder: Path, json_file: Path) -> Dataset:
+    return _captioned_folder(folder, json_file, _karpathy_records(json_file))
+
+
+def _captioned_folder(folder: Path, json_file: Path, splits: dict[str, list[tuple[str, list[str]]]]) -> Dataset:
+    """Images below `folder`, or its folder `images`, and a file that names them."""
     root = folder / "images" if (folder / "images").is_dir() else folder
-    return _dataset(folder, _karpathy_records(json_file), lambda names: _find_files(folder, root, names, json_file))
+
+    def unlisted() -> CaptionedImages:
+        listed = {_composed(str(PurePosixPath(name))) for records in splits.values() for name, _ in records}
+        names = [name for name in _image_names(root) if _composed(name) not in listed]
+        paths = _find_files(folder, root, names, folder)
+        return CaptionedImages(paths, [sanitize_text(name) for name in names], [], np.empty(0, np.int64))
+
+    return _dataset(
+        folder,
+        splits,
+        lambda names: _find_files(folder, root, names, json_file),
+        lambda name: os.path.isfile(_file_on_disk(root, name)),
+        unlisted,
+    )
 
 
 def _karpathy_records(json_file: Path) -> dict[str, list[tuple[str, list[str]]]]:
@@ -161,13 +226,17 @@ def _open_captions_json(folder: Path) -> Dataset:
         records = [(str(name), _captions(captions)) for name, captions in content.items()]
     except (AttributeError, TypeError, ValueError) as error:
         raise FileError(f"{json_file} must map file names to lists of captions: {error}") from error
-    root = folder / "images" if (folder / "images").is_dir() else folder
-    return _dataset(folder, {"all": records}, lambda names: _find_files(folder, root, names, json_file))
+    return _captioned_folder(folder, json_file, {"all": records})
+
+
+def _image_names(root: Path) -> list[str]:
+    """The images below a folder, as paths from there; hidden ones are left out."""
+    inside = (path.relative_to(root) for path in root.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(path.as_posix() for path in inside if not any(part.startswith(".") for part in path.parts))
 
 
 def _open_image_folder(folder: Path) -> Dataset:
-    inside = (path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
-    names = sorted(path.as_posix() for path in inside if not any(part.startswith(".") for part in path.parts))
+    names = _image_names(folder)
     if not names:
         raise FileError(f"{folder} holds no images and no caption file that this program knows")
     return _dataset(
@@ -183,9 +252,12 @@ def _open_precomputed(folder: Path) -> Dataset:
 def _read_precomputed(folder: Path, split: str) -> CaptionedImages:
     """Regions (I, N, C), mapped rather than read, with a whole number of captions for each."""
     regions_file, captions_file = folder / f"{split}_ims.npy", folder / f"{split}_caps.txt"
+    words_file = folder / f"{split}_precaps_stan.txt"  # of GSMN and others: split into words already
+    of_words = words_file.exists() and not captions_file.exists()
     try:
         regions: np.ndarray = np.lib.format.open_memmap(regions_file, mode="r")  # neither pickles nor archives
-        captions = _captions(captions_file.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+        lines = (words_file if of_words else captions_file).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        captions = _captions([" ".join(line.replace(",", " ").split()) for line in lines] if of_words else lines)
         if regions.dtype.kind not in "fiu":
             raise ValueError(f"{regions_file.name} holds no numbers but {regions.dtype}")
     except Exception as error:  # NumPy fails in many ways on broken headers
@@ -205,6 +277,8 @@ def _dataset(
     folder: Path,
     splits: dict[str, list[tuple[str, list[str]]]],
     find: Callable[[list[str]], Sequence[ImageFile]],
+    is_there: Callable[[str], bool] = lambda _: True,
+    unlisted: Callable[[], CaptionedImages] | None = None,
 ) -> Dataset:
     if not splits:
         raise FileError(f"the caption file of {folder} names no images")
@@ -215,7 +289,17 @@ def _dataset(
         image_ids = np.repeat(np.arange(len(records)), [len(of_image) for _, of_image in records]).astype(np.int64)
         return CaptionedImages(find(names), [sanitize_text(name) for name in names], captions, image_ids)
 
-    return Dataset(folder, {name: lambda records=records: load(records) for name, records in splits.items()})  # type: ignore[misc]
+    def load_present(records: list[tuple[str, list[str]]], missing: list[str]) -> CaptionedImages:
+        there = [is_there(name) for name, _ in records]
+        missing += [name for (name, _), here in zip(records, there, strict=True) if not here]
+        return load([record for record, here in zip(records, there, strict=True) if here])
+
+    return Dataset(
+        folder,
+        {name: functools.partial(load, records) for name, records in splits.items()},
+        {name: functools.partial(load_present, records) for name, records in splits.items()},
+        unlisted,
+    )
 
 
 def _find_files(folder: Path, root: Path, names: list[str], listed_in: Path) -> list[Path]:
