@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vse_demo.utils.files import FileError, recover_folder
+from vse_demo.utils.objects import import_object, is_reference
 from vse_demo.utils.tensors import evaluation_mode, update_digest
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as most networks expect of pixels
 
 
 @torch.inference_mode(False)
@@ -52,7 +55,8 @@ class Backbone(nn.Module):
     """A timm network without its classifier: pixels -> features (B, N, C), in reading order.
 
     Args:
-        name: Of the network in timm.
+        name: Of the network in timm; or `package.module:Name` of one of your own, a module that is made without
+            arguments and turns normalised pixels (B, 3, H, W) into a map (B, C, H, W) or tokens (B, N, C).
         image_size: Pixels of both sides.
         kind: `grid` for a feature map, `patch` for the tokens of a network that is built for one image size.
         image_mean: Of pixels in [0, 1], as the network expects them; by default timm's.
@@ -74,15 +78,11 @@ class Backbone(nn.Module):
         image_std: Sequence[float] | None = None,
     ):
         super().__init__()
-        import timm  # slow to import, and not needed for regions
-
-        if not timm.is_model(name):
-            near = ", ".join(timm.list_models(f"*{name.split('_')[0]}*")[:5])
-            raise ValueError(f"timm has no model {name!r}; near it: {near or 'none, see timm.list_models()'}")
         self.name, self.image_size = name, image_size
-        self.net, self.size = _create(name, image_size, kind)
-        self.image_mean = _colour(image_mean or self.net.pretrained_cfg["mean"])
-        self.image_std = _colour(image_std or self.net.pretrained_cfg["std"])
+        self.net, self.size = (import_object(name)(), {}) if is_reference(name) else _create(name, image_size, kind)
+        expected = getattr(self.net, "pretrained_cfg", {"mean": IMAGENET_MEAN, "std": IMAGENET_STD})
+        self.image_mean = _colour(image_mean or expected["mean"])
+        self.image_std = _colour(image_std or expected["std"])
         self.register_buffer("mean", torch.tensor(self.image_mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(self.image_std).view(1, 3, 1, 1), persistent=False)
         self._folded: tuple[object, tuple[nn.Module, ...]] = (None, ())  # in a tuple: not a part of this module
@@ -123,6 +123,10 @@ class Backbone(nn.Module):
         Raises:
             FileError: If they cannot be read, or are not for this network at this size.
         """
+        if source == "hub" and is_reference(self.name):
+            raise FileError(
+                f"the hub has no weights of {self.name}: give a .safetensors file, a saved model, or random"
+            )
         if source == "hub":
             import timm
 
@@ -170,7 +174,7 @@ def feature_rows(net: Any, pixels: Tensor) -> Tensor:
     Raises:
         ValueError: If there is neither a map nor tokens; the message says what there is.
     """
-    output = net.forward_features(pixels)
+    output = net.forward_features(pixels) if hasattr(net, "forward_features") else net(pixels)
     if not _has_places(output) and hasattr(net, "forward_intermediates"):
         return net.forward_intermediates(pixels, indices=1, norm=True, intermediates_only=True)[-1].flatten(2).mT
     if isinstance(output, list):
@@ -197,9 +201,12 @@ def _prefix_tokens(net: Any, tokens: int) -> int:
 
 
 def _create(name: str, image_size: int, kind: str) -> tuple[Any, dict[str, int]]:
-    """A new network without its classifier, and the size that it had to be told."""
-    import timm
+    """A new network of timm without its classifier, and the size that it had to be told."""
+    import timm  # slow to import, and not needed for regions
 
+    if not timm.is_model(name):
+        near = ", ".join(timm.list_models(f"*{name.split('_')[0]}*")[:5])
+        raise ValueError(f"timm has no model {name!r}; near it: {near or 'none, see timm.list_models()'}")
     size = {"img_size": image_size}
     try:
         return timm.create_model(name, num_classes=0, **size), size

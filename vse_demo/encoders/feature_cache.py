@@ -120,6 +120,7 @@ def cached_features(
     root: Path | None = None,
     batch_size: int = 32,
     mirrored: bool = False,
+    progress: bool = True,
 ) -> CachedFeatures:
     """The features of all images, or of their mirror images.
 
@@ -131,6 +132,7 @@ def cached_features(
         root: Folder of the cache; by default `default_cache()`.
         batch_size: How many images are computed together.
         mirrored: Take the mirror image of each.
+        progress: Whether to show a bar.
 
     Raises:
         FileError: If an image cannot be read.
@@ -141,11 +143,17 @@ def cached_features(
     with ThreadPoolExecutor(4) as pool:
         names = list(pool.map(content_digest, images))
     with evaluation_mode(encoder):
-        return _extract_missing(encoder, images, names, root or default_cache(), batch_size, mirrored)
+        return _extract_missing(encoder, images, names, root or default_cache(), batch_size, mirrored, progress)
 
 
 def _extract_missing(
-    encoder: ImageEncoder, images: Sequence[ImageFile], names: list[str], root: Path, batch_size: int, mirrored: bool
+    encoder: ImageEncoder,
+    images: Sequence[ImageFile],
+    names: list[str],
+    root: Path,
+    batch_size: int,
+    mirrored: bool,
+    progress: bool,
 ) -> CachedFeatures:
     assert encoder.backbone is not None
     shape = encoder.extract([Image.new("RGB", (8, 8))]).shape[1:]
@@ -155,7 +163,8 @@ def _extract_missing(
         rows.drop_partial_rows()
         known = rows.sound(names)
         wanted = {name: image for name, image in zip(names, images, strict=True) if name not in known}
-        with tqdm(total=len(wanted), unit=" images", desc="extracting features", disable=not wanted) as bar:
+        hidden = not (wanted and progress)
+        with tqdm(total=len(wanted), unit=" images", desc="extracting features", disable=hidden) as bar:
             for some, decoded in _decoded(list(wanted.items()), batch_size):
                 views = [ImageOps.mirror(image) for image in decoded] if mirrored else decoded
                 rows.append(some, encoder.extract(views).cpu())
