@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from vse_demo.losses.base import Objective
-from vse_demo.losses.statistics import alignment, negative_count, uniformity
-from vse_demo.utils.checks import VARIANTS, check_choice
+from vse_demo.losses.statistics import K_VARIANTS, alignment, negative_count, uniformity
+from vse_demo.utils.checks import check_choice
 
 
 class AdOpt(Objective):
@@ -15,15 +15,17 @@ class AdOpt(Objective):
     negatives in the denominator, no margin, the two directions summed. `official` keeps to the
     authors' code: the positive in the denominator, a margin of 0.2 on the negatives, the directions
     averaged, and its own formulas for uniformity and K, which give the falling curve of the paper's
-    figure. Unlike that code, a pair's own positive can never be chosen as its negative.
+    figure. Unlike that code, a pair's own positive can never be chosen as its negative. `contrast` is not of the paper:
+    it is `official` with a K of our own, which is large whenever true pairs are no more alike than others, at the start
+    as in a collapse (`negative_count` has the three formulas).
 
     With C texts of B images the text side chooses K of B images, and the image side the same
     share of the C texts.
 
     Args:
-        variant: `official` or `paper`.
+        variant: `official`, `paper` or `contrast`.
         temperature: divides the similarities; colder (smaller) lets the hardest negatives dominate.
-        margin: added to the negatives; None is 0 for `paper` and 0.2 for `official`.
+        margin: added to the negatives; None is 0 for `paper` and 0.2 for the others.
         fixed_k: one K for both sides, in place of the schedule.
     """
 
@@ -35,13 +37,13 @@ class AdOpt(Objective):
         fixed_k: int | None = None,
     ):
         super().__init__()
-        self.variant = check_choice(variant, VARIANTS, "AdOpt variant")
+        self.variant = check_choice(variant, K_VARIANTS, "AdOpt variant")
         if temperature <= 0:
             raise ValueError(f"temperature must be above 0, got {temperature}")
         if fixed_k is not None and fixed_k < 1:
             raise ValueError(f"fixed_k must be at least 1, got {fixed_k}")
         self.temperature = temperature
-        self.margin = margin if margin is not None else {"paper": 0.0, "official": 0.2}[variant]
+        self.margin = margin if margin is not None else 0.0 if variant == "paper" else 0.2
         self.fixed_k = fixed_k
 
     def directions(self, similarities: Tensor, positive: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -75,6 +77,6 @@ class AdOpt(Objective):
         return nn.functional.softplus(negatives - true)  # −log(e^true / (e^true + e^negatives))
 
     def reduce(self, per_text: Tensor, per_image: Tensor) -> Tensor:
-        """The directions summed for the paper's variant, averaged for the authors'."""
+        """The directions summed for the paper's variant, averaged for the others."""
         total = per_text.mean() + per_image.mean()
         return total if self.variant == "paper" else total / 2

@@ -36,10 +36,8 @@ class Objective(nn.Module):
             >>> HardTriplet(margin=0.2)(torch.eye(2), torch.eye(2), torch.tensor([0, 1])).loss
             tensor(0.)
         """
-        if images.dim() != 2 or texts.dim() != 2 or images.shape[1] != texts.shape[1]:
-            raise ValueError(f"images {tuple(images.shape)} and texts {tuple(texts.shape)} must be (B, D) and (C, D)")
-        _check_image_ids(len(texts), len(images), image_ids)
-        return self.terms(texts @ images.T, image_ids.to(images.device))
+        image_ids = check_batch(images, texts, image_ids)
+        return self.terms(texts @ images.T, image_ids)
 
     def from_similarities(self, similarities: Tensor, image_ids: Tensor) -> LossTerms:
         """The same loss on similarities (C, B) that were computed in another way, as with late interaction.
@@ -87,6 +85,14 @@ class Objective(nn.Module):
     def reduce(self, per_text: Tensor, per_image: Tensor) -> Tensor:
         """One number; as in VSE++ and the paper's equation for the triplet loss, the sum."""
         return per_text.sum() + per_image.sum()
+
+
+def check_batch(images: Tensor, texts: Tensor, image_ids: Tensor) -> Tensor:
+    """Check the shapes of embeddings and their `image_ids`, which are returned on the device of the images."""
+    if images.dim() != 2 or texts.dim() != 2 or images.shape[1] != texts.shape[1]:
+        raise ValueError(f"images {tuple(images.shape)} and texts {tuple(texts.shape)} must be (B, D) and (C, D)")
+    _check_image_ids(len(texts), len(images), image_ids)
+    return image_ids.to(images.device)
 
 
 def _check_image_ids(texts: int, images: int, image_ids: Tensor) -> None:

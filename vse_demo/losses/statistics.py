@@ -7,6 +7,8 @@ from torch import Tensor
 
 from vse_demo.utils.checks import VARIANTS, check_choice
 
+K_VARIANTS = (*VARIANTS, "contrast")  # the last is this project's own
+
 
 def alignment(similarities: Tensor, image_ids: Tensor | None = None) -> Tensor:
     """Mean similarity of the true pairs.
@@ -27,10 +29,10 @@ def uniformity(similarities: Tensor, image_ids: Tensor | None = None, variant: s
         image_ids: (C,) the index of each text's image; without it, the diagonal.
         variant: `paper` is the log of the mean of exp(similarity) over all pairs; *lower* is more uniform.
             `official`, as in the authors' code, is the mean of exp(−similarity), with the true pairs set to 0 first;
-            *higher* is more uniform.
+            *higher* is more uniform. `contrast` uses the paper's.
     """
-    check_choice(variant, VARIANTS, "uniformity variant")
-    if variant == "paper":
+    check_choice(variant, K_VARIANTS, "uniformity variant")
+    if variant != "official":
         return similarities.flatten().logsumexp(0) - math.log(similarities.numel())
     image_ids = checked_image_ids(similarities, image_ids)
     return similarities.scatter(1, image_ids.unsqueeze(1), 0).neg().exp().mean()
@@ -39,26 +41,48 @@ def uniformity(similarities: Tensor, image_ids: Tensor | None = None, variant: s
 def negative_count(alignment: float, uniformity: float, batch_size: int, variant: str = "paper") -> int:
     """K, the number of hardest negatives to learn from, between 1 and batch_size − 1.
 
+    With a for alignment, u for uniformity and B for the batch size:
+
+    - `paper`: ⌊B · cos((a + u) · π/4)⌋. Low u is good, yet it is added: K cannot fall as the paper's text says.
+    - `official`, the authors' code: ⌊B · cos((a + u)^1.25)⌋ + 1, with its own u. It falls, but a collapsed space, where
+      a is 1, counts as a mature one.
+    - `contrast`, this project's own: ⌊B · cos(min(c, 1) · π)⌋ with the contrast c = a − u, and u the paper's: how much
+      more alike true pairs are than any pair. It is 0 at the start *and* in a collapse, so K is all there, and it is
+      about ½ in a trained space, where K comes down to a few.
+
+    B = 128, the negatives' similarities spread by 0.08:
+
+    | mean similarity of true / other pairs | `paper` | `official` | `contrast` |
+    |---|---|---|---|
+    | 0 / 0 (random start) | 127 | 69 | 127 |
+    | 0.2 / 0 | 126 | 40 | 104 |
+    | 0.4 / 0 | 121 | 6 | 42 |
+    | 0.5 / 0 | 117 | 1 | 3 |
+    | 1 / 0 (ideal) | 89 | 1 | 1 |
+    | 0.99 / 0.99 (collapsed) | 4 | 11 | 127 |
+
     Args:
         alignment: of the batch.
         uniformity: of the batch, by the definition of the same variant.
         batch_size: number of candidates, the right one included.
-        variant: `paper` or `official`, whose formula to use.
+        variant: `paper`, `official` or `contrast`, whose formula to use.
 
     Raises:
         FloatingPointError: if alignment or uniformity is not finite.
 
-    >>> negative_count(0.0, 0.0, 128), negative_count(1.0, 1.0, 128)
-    (127, 1)
+    >>> [negative_count(1.0, 1.0, 128, variant) for variant in ("paper", "contrast")]  # everything on one point
+    [1, 127]
     """
-    check_choice(variant, VARIANTS, "K variant")
-    maturity = float(alignment) + float(uniformity)
-    if not math.isfinite(maturity):
+    check_choice(variant, K_VARIANTS, "K variant")
+    aligned, uniform = float(alignment), float(uniformity)
+    if not (math.isfinite(aligned) and math.isfinite(uniform)):
         raise FloatingPointError(f"alignment {alignment} and uniformity {uniformity} are not finite: training diverged")
     if variant == "paper":
-        k = math.floor(batch_size * math.cos(maturity * math.pi / 4))
-    else:  # a negative base has no real 1.25th power: such a space is as immature as can be
-        k = int(batch_size * math.cos(max(maturity, 0.0) ** 1.25)) + 1
+        k = math.floor(batch_size * math.cos((aligned + uniform) * math.pi / 4))
+    elif variant == "official":  # a negative base has no real 1.25th power: such a space is as immature as can be
+        k = int(batch_size * math.cos(max(aligned + uniform, 0.0) ** 1.25)) + 1
+    else:
+        k = math.floor(batch_size * math.cos(min(max(aligned - uniform, 0.0), 1.0) * math.pi))
     return max(1, min(k, batch_size - 1))
 
 

@@ -42,15 +42,23 @@ class SumOfViolations(Objective):
 
 
 class ScheduledTriplet(Objective):
-    """The schedule of VSE++: every negative in the first epoch, the hardest one afterwards."""
+    """The schedule of VSE++: every negative in the first epoch, the hardest one afterwards.
 
-    def __init__(self, margin: float = 0.2):
+    Args:
+        margin: by which a right pair must be ahead.
+        sum_epochs: with every negative; more of them start the hardest from a space that it does not collapse.
+    """
+
+    def __init__(self, margin: float = 0.2, sum_epochs: int = 1):
         super().__init__()
+        if sum_epochs < 0:
+            raise ValueError(f"sum_epochs must be at least 0, got {sum_epochs}")
         self.phases = (SumOfViolations(margin), HardTriplet(margin))
-        self.phase = 0
+        self.sum_epochs = sum_epochs
+        self.start_epoch(0)
 
     def start_epoch(self, epoch: int) -> None:
-        self.phase = min(epoch, 1)
+        self.phase = int(epoch >= self.sum_epochs)
 
     def terms(self, similarities: Tensor, image_ids: Tensor) -> LossTerms:
         return self.phases[self.phase].terms(similarities, image_ids)

@@ -2,6 +2,7 @@
 
 from vse_demo.pooling.adpool import AdPool, PoolTrace
 from vse_demo.pooling.aggregators import (
+    DSRN,
     GCN,
     GPO,
     LIP,
@@ -28,6 +29,7 @@ from vse_demo.pooling.functional import (
 from vse_demo.pooling.rank import RankPool
 
 __all__ = [
+    "DSRN",
     "GCN",
     "GPO",
     "LIP",

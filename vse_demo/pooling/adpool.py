@@ -19,6 +19,8 @@ from vse_demo.pooling.functional import (
 )
 from vse_demo.utils.checks import VARIANTS, check_choice
 
+INITS = ("random", "mean")
+
 
 @dataclass(frozen=True)
 class PoolTrace:
@@ -69,9 +71,11 @@ class AdPool(nn.Module):
         token: Whether there is a token level.
         embedding: Whether there is an embedding level.
         balance: Fixed weights of the two levels, which sum to 1; None to learn them.
+        init: "random", or "mean" (our own): the token level starts as the mean and learns what to do better. With
+            `embedding=False` that is all of AdPool.
 
     Raises:
-        ValueError: If both levels are off, the variant is unknown, or the balance is not two such weights.
+        ValueError: If both levels are off, the variant or init is unknown, or the balance is not two such weights.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class AdPool(nn.Module):
         token: bool = True,
         embedding: bool = True,
         balance: tuple[float, float] | None = None,
+        init: str = "random",
     ):
         super().__init__()
         if not (token or embedding):
@@ -95,6 +100,8 @@ class AdPool(nn.Module):
         self.fixed_balance = balance
         if token:
             self.token_score = nn.Linear(dim, 1, bias=False) if variant == "paper" else RowLinear(dim, dim)
+        if check_choice(init, INITS, "AdPool init") == "mean":
+            self.start_at_mean()
         if token and embedding and balance is None:
             self.balance_score = nn.Linear(dim, 1, bias=False)
 
@@ -123,6 +130,15 @@ class AdPool(nn.Module):
         token, soft = self.levels(features, mask)
         balance = self.balance(token, soft)
         return balance[:, :1] * token + balance[:, 1:] * soft
+
+    @torch.no_grad()
+    def start_at_mean(self) -> None:
+        """Give every rank the same score, whatever is there."""
+        if not self.token:
+            raise ValueError("AdPool's token level is what can start at the mean, and it is off")
+        self.token_score.weight.zero_()
+        if self.token_score.bias is not None:
+            self.token_score.bias.fill_(1.0)  # above 0, or the ReLU would pass no gradient and nothing could be learned
 
     def levels(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The two pooled vectors, (B, D) each; a level that is switched off repeats the other."""

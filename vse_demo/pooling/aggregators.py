@@ -22,6 +22,7 @@ from vse_demo.pooling.functional import (
 )
 from vse_demo.pooling.rank import RankPool
 from vse_demo.utils.checks import check_choice
+from vse_demo.utils.objects import call_with, import_object, is_reference
 
 
 class SoftPool(nn.Module):
@@ -142,6 +143,38 @@ class Seq2Seq(nn.Module):
         return (forward.gather(1, last).squeeze(1) + backward[:, 0]) / 2
 
 
+class DSRN(nn.Module):
+    """Dual semantic relations: features related among themselves, then again together with the whole image.
+
+    Wen et al., IEEE TCSVT 2020, arXiv:2010.11550. Both are graph attention over a complete graph: softmax of products
+    of projected nodes with several heads, added to the nodes (section III). Theirs relates detected regions with one
+    another, then regions with the grid of a second network. Here there is one kind of features, so the second graph has
+    these and their mean; the result is the mean over its nodes. Texts have no second kind: their mean.
+
+    Args:
+        dim: D.
+        heads: Of the attention; one where they do not divide D.
+        relations: False for the ablation: the mean of the features.
+    """
+
+    def __init__(self, dim: int, heads: int = 8, relations: bool = True):
+        super().__init__()
+        heads = heads if dim % heads == 0 else 1
+        graphs = 2 if relations else 0
+        self.graphs = nn.ModuleList(nn.MultiheadAttention(dim, heads, batch_first=True) for _ in range(graphs))
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        mask = real_rows(features, mask)
+        nodes = features.masked_fill(~mask.unsqueeze(-1), 0)
+        for number, graph in enumerate(self.graphs):
+            if number == 1:  # the whole image joins its parts
+                nodes = torch.cat([masked_mean(nodes, mask).unsqueeze(1), nodes], dim=1)
+                mask = torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)
+            related, _ = graph(nodes, nodes, nodes, key_padding_mask=~mask, need_weights=False)
+            nodes = nodes + related
+        return masked_mean(nodes, mask)
+
+
 class GPO(nn.Module):
     """Generalized pooling operator: a GRU over rank encodings gives the weight of each rank.
 
@@ -214,6 +247,7 @@ POOLINGS: dict[str, Callable[..., nn.Module]] = {
     "gcn": lambda dim, modality: GCN(dim),
     "seq2seq": lambda dim, modality: Seq2Seq(dim),
     "gpo": lambda dim, modality: GPO(),
+    "dsrn": lambda dim, modality, relations=True: DSRN(dim, relations=relations and modality == "image"),
     "adpool": lambda dim, modality, **options: AdPool(dim, **options),
 }
 
@@ -222,7 +256,8 @@ def build_pooling(name: str, dim: int, modality: str = "image", **options: objec
     """Build any aggregator by name.
 
     Args:
-        name: One of `POOLINGS`.
+        name: One of `POOLINGS`, or `package.module:Name` of a class or function, which is given `dim` and `modality` if
+            it has such parameters.
         dim: D, of the features.
         modality: "image" or "text"; matters to "manual" only.
         options: For "adpool" (see `AdPool`), and `k` for "kmax".
@@ -231,13 +266,16 @@ def build_pooling(name: str, dim: int, modality: str = "image", **options: objec
         A module that takes features (B, N, D) and a mask (B, N), and returns (B, D).
 
     Raises:
-        ValueError: If there is no such aggregator.
+        ValueError: If there is no such aggregator, or it cannot use the options.
 
     >>> build_pooling("adpool", 4, variant="official")(torch.ones(2, 3, 4)).shape
     torch.Size([2, 4])
     """
-    check_choice(name, list(POOLINGS), "pooling")
+    if not is_reference(name):
+        check_choice(name, list(POOLINGS), "pooling")
     try:
+        if is_reference(name):
+            return call_with(import_object(name), {"dim": dim, "modality": modality}, options)
         return POOLINGS[name](dim, modality, **options)
     except TypeError as error:
         raise ValueError(f"pooling {name} cannot use the options {options}: {error}") from error
