@@ -81,15 +81,45 @@ def evaluate(images: Tensor, texts: Tensor, image_ids: Tensor, folds: int = 1, c
         TypeError: if `image_ids` does not hold whole numbers (torch.int64).
     """
     _check_image_ids(len(texts), len(images), image_ids)
-    check_folds(len(images), folds)
-    size = len(images) // folds
+
+    def measure(some_images: Tensor, some_texts: Tensor, ids: Tensor) -> tuple[Direction, Direction]:
+        return _evaluate_fold(images[some_images], texts[some_texts], ids, chunk)
+
+    return _evaluate_folds(measure, len(images), image_ids, folds)
+
+
+def evaluate_pairs(
+    compare: Callable[[Tensor, Tensor], Tensor], images: int, image_ids: Tensor, folds: int = 1
+) -> Metrics:
+    """The same of similarities that are computed in another way, as with late interaction.
+
+    Args:
+        compare: given the numbers of c texts and of i images, returns their similarities (c, i).
+        images: how many there are.
+        image_ids: (C,) the index of each text's image; every image has at least one text.
+        folds: as for `evaluate`; pairs of different folds are never compared.
+    """
+    _check_image_ids(len(image_ids), images, image_ids)
+
+    def measure(some_images: Tensor, some_texts: Tensor, ids: Tensor) -> tuple[Direction, Direction]:
+        ranks = retrieval_ranks(compare(some_texts, some_images), ids)
+        return _direction(ranks[0]), _direction(ranks[1])
+
+    return _evaluate_folds(measure, images, image_ids, folds)
+
+
+def _evaluate_folds(
+    measure: Callable[[Tensor, Tensor, Tensor], tuple[Direction, Direction]], images: int, image_ids: Tensor, folds: int
+) -> Metrics:
+    """The mean over folds of what `measure` finds for the images and texts of each, by their numbers."""
+    check_folds(images, folds)
     parts = []
-    for first in range(0, len(images), size):
-        mine = (image_ids >= first) & (image_ids < first + size)
-        parts.append(_evaluate_fold(images[first : first + size], texts[mine], image_ids[mine] - first, chunk))
+    for some_images in torch.arange(images).split(images // folds):
+        some_texts = ((image_ids >= some_images[0]) & (image_ids <= some_images[-1])).nonzero().flatten()
+        parts.append(measure(some_images, some_texts, image_ids[some_texts] - some_images[0]))
     i2t, t2i = (_mean_direction([part[way] for part in parts]) for way in (0, 1))
     rsum = sum(direction[recall] for direction in (i2t, t2i) for recall in ("r1", "r5", "r10"))
-    return {"i2t": i2t, "t2i": t2i, "rsum": rsum, "images": len(images), "captions": len(texts)}
+    return {"i2t": i2t, "t2i": t2i, "rsum": rsum, "images": images, "captions": len(image_ids)}
 
 
 def check_folds(images: int, folds: int) -> None:

@@ -93,6 +93,26 @@ def explain_features(model: VSE, image_features: Tensor, text_features: Tensor, 
     )
 
 
+@torch.inference_mode()
+def explain_direction(model: VSE, image_features: Tensor, direction: Tensor) -> Tensor:
+    """Split the dot product of an image's embedding with any vector over the grid of its features.
+
+    Args:
+        model: The model that encoded the image; its image pooling is AdPool.
+        image_features: What `model.image_encoder` made of the image: (1, N, D), N a square.
+        direction: The vector (D,), for example the embedding of another image.
+
+    Returns:
+        The parts (√N, √N), which add up to the dot product.
+    """
+    if not isinstance(model.image_pooling, AdPool):
+        raise ValueError(f"only AdPool's sums can be split exactly; this model pools by {model.config.pooling}")
+    pooled, trace = model.image_pooling(image_features, _everywhere(image_features), return_trace=True)
+    parts = _side(image_features, trace, direction.to(pooled)[None] / pooled.norm()).parts
+    side = round(len(parts) ** 0.5)
+    return parts.view(side, side)
+
+
 def _everywhere(features: Tensor) -> Tensor:
     """The mask (1, N) of a single item, which has no padding."""
     return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)

@@ -3,6 +3,10 @@
 from vse_demo.model.card import model_card
 from vse_demo.model.config import FORMAT, MAX_SIZE, ModelConfig, read_config
 from vse_demo.model.ensemble import Ensemble, load_model
+from vse_demo.model.interaction import InteractionModel, holds_interaction, load_any, measure, new_model
+from vse_demo.model.names import find_models, list_models
+from vse_demo.model.pretrained import PretrainedModel, is_pretrained
+from vse_demo.model.protocol import EmbeddingModel
 from vse_demo.model.storage import load_tokenizer, load_weights, with_backbone_of
 from vse_demo.model.vse import VSE
 
@@ -10,12 +14,22 @@ __all__ = [
     "FORMAT",
     "MAX_SIZE",
     "VSE",
+    "EmbeddingModel",
     "Ensemble",
+    "InteractionModel",
     "ModelConfig",
+    "PretrainedModel",
+    "find_models",
+    "holds_interaction",
+    "is_pretrained",
+    "list_models",
+    "load_any",
     "load_model",
     "load_tokenizer",
     "load_weights",
+    "measure",
     "model_card",
+    "new_model",
     "read_config",
     "with_backbone_of",
 ]

@@ -1,74 +1,86 @@
 """Several models as one."""
 
-import contextlib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from vse_demo.data.images import ImageLike, Images, as_images
+from vse_demo.calibration import Calibration
+from vse_demo.data.images import Images
+from vse_demo.model.encoding import Encoder
+from vse_demo.model.lazy import LazyModel
+from vse_demo.model.names import MODELS, find_models
+from vse_demo.model.onnx_model import OnnxModel
+from vse_demo.model.pretrained import PretrainedModel, is_pretrained
+from vse_demo.model.protocol import EmbeddingModel
 from vse_demo.model.vse import VSE
+from vse_demo.utils.checks import check_choice
+from vse_demo.utils.objects import import_object, is_reference
 from vse_demo.utils.progress import in_batches
 from vse_demo.utils.tensors import evaluation_mode
 
+BACKENDS = ("torch", "onnx")
 
-class Ensemble:
+
+class Ensemble(Encoder):
     """Several models as one: its similarities are the mean of the members'.
 
     The members' unit vectors side by side, divided by the root of their number, are a unit vector
     again, and dot products of such vectors are that mean. So an ensemble is searched like any model.
+    Any model that `EmbeddingModel` describes can be a member.
 
     Raises:
         ValueError: If there is no member.
     """
 
-    def __init__(self, members: Iterable[VSE]):
+    def __init__(self, members: Iterable[EmbeddingModel]):
         self.members = list(members)
         if not self.members:
             raise ValueError("an ensemble needs at least one model")
-        backbones = [member.image_encoder.backbone for member in self.members]
-        self.eyes = ["regions" if backbone is None else backbone.fingerprint() for backbone in backbones]
+        self.eyes = [member.backbone_name() if isinstance(member, VSE) else "" for member in self.members]
 
     @torch.inference_mode()
-    def encode_images(self, images: Images | ImageLike, batch_size: int = 32, progress: bool = False) -> Tensor:
-        """Encode images as one model does: unit float32 vectors (len, dim).
+    def embed_images(self, images: Images, batch_size: int, progress: bool) -> Tensor:
+        """The unit vectors of a list of images (len, dim).
 
         Members with the same backbone share its features, which take most of the time.
         """
-        with contextlib.ExitStack() as stack:
-            for member in self.members:
-                stack.enter_context(evaluation_mode(member))
-            parts = [torch.empty(0, self.dim)]
-            for batch in in_batches(as_images(images), batch_size, "images", progress):
-                parts.append(self._encode_batch(batch))
-            return torch.cat(parts)
+        parts = [torch.empty(0, self.dim)]
+        for batch in in_batches(images, batch_size, "images", progress):
+            parts.append(self.join(self.encode_by_member(batch)))
+        return torch.cat(parts)
 
-    def _encode_batch(self, images: Images) -> Tensor:
+    @torch.inference_mode()
+    def encode_by_member(self, images: Images) -> list[Tensor]:
+        """Encode a batch of images: the unit float32 vectors (len, dim) of each member by itself."""
         features: dict[str, Tensor] = {}
+        vectors = []
         for member, eye in zip(self.members, self.eyes, strict=True):
-            if eye not in features:
-                features[eye] = member.read_image_features(images)
-        return self.join(
-            [
-                member.embed_image_features(features[eye].to(member.device)).float().cpu()
-                for member, eye in zip(self.members, self.eyes, strict=True)
-            ]
-        )
+            if not isinstance(member, VSE):
+                vectors.append(member.encode_images(images))
+                continue
+            with evaluation_mode(member):
+                if eye not in features:
+                    features[eye] = member.read_image_features(images)
+                vectors.append(member.embed_image_features(features[eye].to(member.device)).float().cpu())
+        return vectors
 
-    def encode_texts(self, texts: Sequence[str] | str, batch_size: int = 128, progress: bool = False) -> Tensor:
-        """Encode sentences as one model does: unit float32 vectors (len, dim)."""
+    def embed_texts(self, texts: Sequence[str], batch_size: int, progress: bool) -> Tensor:
+        """The unit vectors of a list of sentences (len, dim)."""
         return self.join([member.encode_texts(texts, batch_size, progress) for member in self.members])
-
-    def similarity(self, images: Images | ImageLike, texts: Sequence[str] | str) -> Tensor:
-        """The mean of the members' cosines of every image with every sentence: (images, sentences)."""
-        return self.encode_images(images) @ self.encode_texts(texts).T
 
     @property
     def dim(self) -> int:
         """The dimensions of all members together."""
         return sum(member.dim for member in self.members)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What its scores mean, if that was measured for these very members; it lies in the folder of the first."""
+        known: Mapping[str, Calibration] = getattr(self.members[0], "calibrations", {})
+        return known.get(self.fingerprint()) if known else None
 
     def fingerprint(self) -> str:
         """Names these very models in this order."""
@@ -80,7 +92,60 @@ class Ensemble:
         return torch.cat(vectors, dim=1) / len(vectors) ** 0.5
 
 
-def load_model(folders: Sequence[str | Path]) -> VSE | Ensemble:
-    """Load one model, or the ensemble of several."""
-    models = [VSE.from_pretrained(folder) for folder in folders]
+def load_model(
+    names: str | Path | Sequence[str | Path],
+    device: str | torch.device = "cpu",
+    backend: str = "torch",
+    lazy: bool = False,
+) -> EmbeddingModel:
+    """Load one model, or the ensemble of several.
+
+    Args:
+        names: What `VSE.from_pretrained` takes, and `ensemble`; a CLIP, ALIGN or SigLIP of transformers, by folder or
+            hub name; or `package.module:Name`, where a model lies that is not of this package, or a function or class
+            that makes one without arguments. One or a list.
+        device: Where to put them.
+        backend: `torch`, or `onnx` for ONNX Runtime, which is faster on CPUs and can only encode. A model is exported
+            once, which takes a minute, and kept in the cache (`$VSE_DEMO_CACHE`).
+        lazy: Whether each side of a model is built when it first has something to encode; such a model can only encode.
+
+    Raises:
+        FileError: If there is no such model, or a file of it is broken or not as it was saved.
+        ValueError: If an object is not what `EmbeddingModel` describes, PyTorch cannot use that device here, or the
+            backend cannot run such a model.
+    """
+    check_choice(backend, BACKENDS, "backend")
+    if backend == "onnx" and str(device) != "cpu":
+        raise ValueError(f"the backend onnx computes on CPUs: leave out the device {str(device)!r}, or choose torch")
+    names = [names] if isinstance(names, str | Path) else names
+    models: list[EmbeddingModel] = []
+    for name in names:
+        foreign = is_reference(name) or (str(name) not in MODELS and is_pretrained(name))
+        if foreign and backend == "onnx":
+            raise ValueError(f"the backend onnx runs models that were trained here, and {name} was not: choose torch")
+        if is_reference(name):
+            models.append(_import_model(str(name)))
+        elif foreign:
+            models.append(PretrainedModel.from_pretrained(name).to(device))
+        else:
+            models += [load_folder(folder, device, backend, lazy) for folder in find_models(name)]
     return models[0] if len(models) == 1 else Ensemble(models)
+
+
+def load_folder(
+    folder: Path, device: str | torch.device = "cpu", backend: str = "torch", lazy: bool = False
+) -> EmbeddingModel:
+    """Load the `VSE` of a folder; arguments as for `load_model`."""
+    if backend == "onnx":
+        return OnnxModel(folder)
+    return LazyModel(folder, device) if lazy else VSE.from_pretrained(folder, device)
+
+
+def _import_model(reference: str) -> EmbeddingModel:
+    found = import_object(reference)
+    model = found() if callable(found) and (isinstance(found, type) or not isinstance(found, EmbeddingModel)) else found
+    if not isinstance(model, EmbeddingModel):
+        raise ValueError(
+            f"{reference} is no model: it needs dim, encode_images, encode_texts and fingerprint (see EmbeddingModel)"
+        )
+    return model

@@ -1,21 +1,28 @@
 """A model on disk: which files it is, and how its tokenizer and weights are read back.
 
 A folder made by `VSE.save_pretrained` is self-contained, the frozen backbone included: `config.json`,
-`model.safetensors`, the tokenizer's file, a model card and checksums.
+`model.safetensors`, the tokenizer's file, a model card and checksums. `vse-demo calibrate` adds `calibration.json`.
 """
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
+from vse_demo.calibration import FILE as CALIBRATION
+from vse_demo.encoders.characters import CharacterTokenizer
 from vse_demo.encoders.tokenizers import SubwordTokenizer, Tokenizer, WordTokenizer
-from vse_demo.model.config import MODEL_TYPE, ModelConfig, read_config
+from vse_demo.model.config import MODEL_TYPE, ModelConfig, described, read_config
 from vse_demo.utils.files import CHECKSUMS, FileError, read_json, recover_folder, saved_files
+from vse_demo.utils.tensors import update_digest
 
 WEIGHTS = "model.safetensors"
-FILES = ("config.json", WEIGHTS, WordTokenizer.FILE, SubwordTokenizer.FILE, "README.md", CHECKSUMS)
+FILES = ("config.json", WEIGHTS, WordTokenizer.FILE, SubwordTokenizer.FILE, CALIBRATION, "README.md", CHECKSUMS)
 
 
 def model_files(folder: Path) -> set[str]:
@@ -25,7 +32,26 @@ def model_files(folder: Path) -> set[str]:
 
 def load_tokenizer(config: ModelConfig, folder: Path) -> Tokenizer:
     """Read the tokenizer that was saved with a model of this config."""
-    return (WordTokenizer if config.text == "bigru" else SubwordTokenizer).load(folder)
+    if config.text == "bert":
+        return SubwordTokenizer.load(folder)
+    if config.text == "liwe":
+        return CharacterTokenizer.load(folder)
+    return WordTokenizer.load(folder, config.ngram_buckets)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, as they are stored.
+
+    Raises:
+        FileError: If it cannot be read.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise FileError(f"{path} is missing") from None
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{path} cannot be read as safetensors: {error}") from error
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -34,13 +60,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
     Raises:
         FileError: If the file cannot be read, or if a tensor is missing, too many, or of another shape.
     """
-    try:
-        with safe_open(path, "pt") as file:
-            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise FileError(f"{path} is missing") from None
-    except (OSError, SafetensorError) as error:
-        raise FileError(f"{path} cannot be read as safetensors: {error}") from error
+    fill_weights(model, read_weights(path), path)
+
+
+def fill_weights(model: nn.Module, stored: Mapping[str, Tensor], path: Path) -> None:
+    """Fill a model, or a part of one, from tensors that fit it exactly; `path` is where they were read."""
     expected = model.state_dict()
     wrong = [
         f"{name} is missing"
@@ -56,20 +80,37 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model.load_state_dict(stored)
 
 
+def fingerprint_of(config: ModelConfig, tensors: Mapping[str, Tensor]) -> str:
+    """The name of a model of this config and these tensors, which are as precise in the model as single precision."""
+    digest = hashlib.blake2b(json.dumps(described(config), sort_keys=True).encode(), digest_size=16)
+    update_digest(digest, tensors)
+    return digest.hexdigest()
+
+
+def backbone_settings(folder: str | Path) -> dict[str, Any]:
+    """The settings of the backbone of a saved model, and of what it sees.
+
+    Raises:
+        FileError: If it holds no model, or one without a backbone.
+    """
+    stored = read_config(recover_folder(Path(folder)))
+    if stored.vision == "region":
+        raise FileError(f"{folder} has no backbone: it takes precomputed regions")
+    return {name: getattr(stored, name) for name in ("vision", "backbone", "image_size", "image_mean", "image_std")}
+
+
 def with_backbone_of(config: ModelConfig, folder: str | Path) -> ModelConfig:
     """A config whose images are prepared as for the backbone of a saved model.
 
     Raises:
         FileError: If that backbone is another one, or sees images of another size.
     """
-    stored = read_config(recover_folder(Path(folder)))
-    if stored.vision == "region":
-        raise FileError(f"{folder} has no backbone: it takes precomputed regions")
-    wanted = {name: getattr(stored, name) for name in ("vision", "backbone", "image_size")}
+    stored = backbone_settings(folder)
+    wanted = {name: stored[name] for name in ("vision", "backbone", "image_size")}
     if any(getattr(config, name) != value for name, value in wanted.items()):
         flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in wanted.items())
         raise FileError(f"{folder} was trained with another backbone or size: pass {flags}")
-    return replace(config, image_mean=stored.image_mean, image_std=stored.image_std)
+    return replace(config, image_mean=stored["image_mean"], image_std=stored["image_std"])
 
 
 def _holds_model(folder: Path) -> bool:
