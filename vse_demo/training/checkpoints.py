@@ -12,10 +12,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vse_demo.data.layouts import CaptionedImages
-from vse_demo.model.config import ModelConfig
-from vse_demo.model.vse import VSE, load_tokenizer
+from vse_demo.evaluation import Metrics
+from vse_demo.model.config import PARTS, ModelConfig, check_stored_part
+from vse_demo.model.interaction import new_model
+from vse_demo.model.storage import load_tokenizer
 from vse_demo.training.config import TrainConfig
-from vse_demo.training.log import Log
+from vse_demo.training.distributed import World
+from vse_demo.training.log import Log, NoLog, OnRow
 from vse_demo.training.trainer import Trainer
 from vse_demo.utils.files import FileError, read_json, write_atomic, write_json
 from vse_demo.utils.tensors import update_digest
@@ -65,8 +68,10 @@ class Run:
                 "and their names or words differ. Resume with the data of the run, or start a new one"
             )
 
-    def resume(self, device: str, compiled: bool = False) -> Trainer:
+    def resume(self, device: str, compiled: bool = False, chunk: int = 0, world: World | None = None) -> Trainer:
         """The trainer as it was at the last checkpoint, on a device.
+
+        A checkpoint says nothing of how its steps were computed: any number of processes can go on from it.
 
         Raises:
             FileError: if the folder holds no run, or its files are not as they were written.
@@ -74,8 +79,11 @@ class Run:
         content = read_json(self.config_file)
         try:
             config = TrainConfig(**{**content, "model": ModelConfig(**content["model"])})
-            model = VSE(config.model, load_tokenizer(config.model, self.folder))
-            trainer = Trainer(model.to(device), config, compiled)
+            for part in PARTS:
+                check_stored_part(self.config_file, part, getattr(config.model, part))
+            check_stored_part(self.config_file, "objective", config.objective)
+            model = new_model(config.model, load_tokenizer(config.model, self.folder))
+            trainer = Trainer(model.to(device), config, compiled, chunk, world)
         except FileError:
             raise
         except (TypeError, KeyError, ValueError, AttributeError, RuntimeError) as error:
@@ -83,9 +91,19 @@ class Run:
         self.load_checkpoint(trainer)
         return trainer
 
-    def open_log(self, step: int, tensorboard: bool) -> Log:
+    def open_log(self, step: int, tensorboard: bool, on_row: OnRow | None = None) -> Log:
         """The log, without rows after `step`."""
-        return Log(self.metrics_file, step, self.folder / "tensorboard" if tensorboard else None)
+        return Log(self.metrics_file, step, self.folder / "tensorboard" if tensorboard else None, on_row)
+
+    def is_over(self, patience: int) -> bool:
+        """Whether the validations in the log have not risen for so many epochs; with 0 never."""
+        rows = map(json.loads, self.metrics_file.read_text().splitlines()) if self.metrics_file.exists() else ()
+        rsums = [row["rsum"] for row in rows if "rsum" in row]
+        return bool(patience and rsums) and len(rsums) - 1 - rsums.index(max(rsums)) >= patience
+
+    def save_best(self, trainer: Trainer, metrics: Metrics) -> None:
+        """Keep the model that is validated as the best so far."""
+        trainer.eval_model.save_pretrained(self.folder / "best", metrics={"validation": metrics})
 
     def save_checkpoint(self, trainer: Trainer) -> None:
         """Weights, optimizer and place in the run, in one file that appears whole."""
@@ -132,6 +150,25 @@ class Run:
             trainer.step, trainer.best = int(metadata["step"]), json.loads(metadata["best"])
         except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
             raise FileError(f"{self.checkpoint_file} is not a checkpoint of this run: {error}") from error
+
+
+class WatchedRun(Run):
+    """A run that another process writes: this one can resume it, and leaves the folder as it is."""
+
+    def start(self, trainer: Trainer, data: CaptionedImages) -> None:
+        """Leave it to the other process, as all that follows."""
+
+    def discard(self, trainer: Trainer) -> None:
+        pass
+
+    def open_log(self, step: int, tensorboard: bool, on_row: OnRow | None = None) -> Log:
+        return NoLog()
+
+    def save_best(self, trainer: Trainer, metrics: Metrics) -> None:
+        pass
+
+    def save_checkpoint(self, trainer: Trainer) -> None:
+        pass
 
 
 def describe_data(data: CaptionedImages) -> dict[str, int | str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from vse_demo.model.config import ModelConfig
 from vse_demo.utils.checks import check_choice
+from vse_demo.utils.objects import reference_of
 from vse_demo.utils.settings import setting
 
 SCHEDULES = ("step", "cosine")
@@ -21,9 +22,10 @@ class TrainConfig:
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    objective: str = setting("adopt", "any name of OBJECTIVES")
+    objective: str = setting("adopt", "any name of OBJECTIVES, or package.module:Name")
     objective_options: Mapping[str, Any] = setting(dict, "of the objective, as in variant=paper fixed_k=3")
     epochs: int = setting(25, "an epoch shows every caption once")
+    patience: int = setting(0, "stop when validation has not risen for so many epochs; 0 for never")
     text_epochs: int = setting(0, "epochs before these on captions alone: two captions of one image are a pair")
     more_captions: str = setting(
         "", "file in Karpathy's layout whose train captions join text_epochs; its images need not be there"
@@ -47,19 +49,27 @@ class TrainConfig:
     finetune_text: bool = setting(False, "train the transformer too")
     feature_dropout: float = setting(0.2, "share of an image's features left out in a step")
     word_dropout: float = setting(0.2, "share of words left out or masked in a step")
+    typos: float = setting(0.0, "share of captions that get one typo in a step")
+    unknown_words: float = setting(
+        0.0, "share of words of which a step shows only the n-grams; for a bigru with ngram_buckets"
+    )
     clip: float = setting(2.0, "largest norm of a gradient")
     precision: str = setting("fp32", "of the encoders' forward pass: fp32, bf16, or fp16 (on CUDA only)")
     min_word_count: int = setting(4, "rarer words are unknown words")
-    backbone_weights: str = setting("", '.safetensors file in timm\'s naming, folder of a model, "hub" or "random"')
+    backbone_weights: str = setting(
+        "", '.safetensors file in timm\'s naming, folder of a model (with its backbone and size), "hub" or "random"'
+    )
     word_vectors: str = setting("", "file of pretrained word vectors for a bigru (GloVe text, or safetensors)")
     text_backbone: str = setting("", "folder or hub name of a transformers encoder, for text = bert")
     checkpoint_steps: int = setting(500, "between checkpoints within an epoch")
     seed: int = setting(0, "of the weights, the batches and all that is dropped")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", reference_of(self.objective))  # of a class
         for name in ("epochs", "accumulate", "captions_per_image", "decay_epochs", "checkpoint_steps"):
             _at_least(self, name, 1)
         for name in (
+            "patience",
             "text_epochs",
             "warmup_steps",
             "weight_decay",
@@ -74,6 +84,11 @@ class TrainConfig:
         for name in ("feature_dropout", "word_dropout", "ema_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
+        for name in ("typos", "unknown_words"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
+        if self.unknown_words and not self.model.ngram_buckets:
+            raise ValueError("unknown_words shows the n-grams of words, and ngram_buckets is 0: try 20000")
         if self.more_captions and not self.text_epochs:
             raise ValueError("more_captions are read in text_epochs, and text_epochs is 0")
         if self.frozen_stages and not self.finetune_image:

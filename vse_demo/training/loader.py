@@ -13,17 +13,21 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from vse_demo.encoders.tokenizers import Tokenizer, pad_tokens
-from vse_demo.training.batches import Batch, CaptionPairDataset, PairDataset, drop_words
+from vse_demo.data.typos import with_typo
+from vse_demo.encoders.tokenizers import Token, Tokenizer, WordTokenizer, pad_tokens
+from vse_demo.training.batches import WHOLE, Batch, CaptionPairDataset, PairDataset, Share, drop_words, hide_words
 from vse_demo.utils.files import FileError
 
 
 class BatchInputs(NamedTuple):
-    """What the model is given for one batch. One of features, pixels and partners is there."""
+    """What the model is given for one batch, or for a process's share of it; `image_ids` is that of the whole batch.
 
-    tokens: Tensor  # (C, N)
+    One of features, pixels and partners is there.
+    """
+
+    tokens: Tensor  # (C, N), or (C, N, 1 + G) with n-grams
     mask: Tensor  # (C, N)
-    image_ids: Tensor  # (C,) the place in the batch of each caption's image
+    image_ids: Tensor  # the place in the batch of each caption's image
     seed: int  # of what is dropped inside the model
     features: Tensor | None = None  # (B, N, C) of a frozen backbone, or precomputed regions
     pixels: Tensor | None = None  # (B, 3, size, size) uint8, when the backbone is trained too
@@ -46,13 +50,19 @@ class BatchInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class InputMaker:
-    """Turns a `Batch` of numbers into the tensors that a model takes, with random parts left out."""
+    """Turns a `Batch` of numbers into the tensors that a model takes, with random parts left out or misspelt.
+
+    Whatever is random is drawn for the whole batch: it does not depend on how many processes share it.
+    """
 
     tokenizer: Tokenizer
     word_dropout: float
     feature_dropout: float
     image_size: int
     seed: int
+    typos: float = 0.0
+    unknown_words: float = 0.0
+    share: Share = WHOLE  # of each batch, that this process computes
 
     def make(self, data: PairDataset | CaptionPairDataset, batch: Batch, number: int) -> BatchInputs:
         """The inputs of a batch; `number` counts the batches of the whole run and decides what is left out."""
@@ -60,21 +70,30 @@ class InputMaker:
         seed = int(random.integers(2**63))
         features = pixels = partners = None
         if isinstance(data, CaptionPairDataset):
-            partners = self.tokens(data, data.partners(batch, random), random)
+            chosen = self.sentences(data, data.partners(batch, random), random)
+            partners = pad_tokens(chosen[self.share.images(len(chosen))])
         elif data.live:
-            pixels = data.pixels(batch.images, self.image_size, random)
+            pixels = data.pixels(batch.images, self.image_size, random, self.share)
         else:
-            features = data.features(batch.images, self.feature_dropout, random)
-        tokens, mask = self.tokens(data, batch.captions, random)
+            features = data.features(batch.images, self.feature_dropout, random, self.share)
+        sentences = self.sentences(data, batch.captions, random)
+        tokens, mask = pad_tokens([sentences[place] for place in self.share.captions(batch.image_ids).tolist()])
         return BatchInputs(tokens, mask, batch.image_ids, seed, features, pixels, partners)
 
-    def tokens(
+    def sentences(
         self, data: PairDataset | CaptionPairDataset, captions: Sequence[int], random: np.random.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Padded token numbers of these captions, and their mask."""
-        return pad_tokens(
-            [drop_words(data.sentences[index], self.word_dropout, self.tokenizer, random) for index in captions]
-        )
+    ) -> list[list[Token]]:
+        """The tokens of these captions as this step shows them."""
+        return [self.sentence(data, index, random) for index in captions]
+
+    def sentence(self, data: PairDataset | CaptionPairDataset, index: int, random: np.random.Generator) -> list[Token]:
+        """The tokens of one caption as this step shows it."""
+        tokens = data.sentences[index]
+        if self.typos and random.random() < self.typos:
+            [tokens] = self.tokenizer.encode([with_typo(data.captions[index], random)])
+        if self.unknown_words and isinstance(self.tokenizer, WordTokenizer):
+            tokens = hide_words(tokens, self.unknown_words, self.tokenizer, random)
+        return drop_words(tokens, self.word_dropout, self.tokenizer, random)
 
 
 class StepDataset(Dataset[list[BatchInputs] | FileError]):

@@ -1,4 +1,6 @@
-"""Recipes by name: the methods, the paper's six models in full size, and the two models that are shipped.
+"""Recipes by name: the methods, the paper's six models in full size, and two small models for a CPU.
+
+The methods that the paper compares with are in `methods`.
 
 The defaults of `TrainConfig` are the paper's: d = 1024, batches of 128, 25 epochs. A preset says what
 differs, and any setting can be given beside it.
@@ -6,10 +8,13 @@ differs, and any setting can be given beside it.
 
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from vse_demo.model.config import ModelConfig
+from vse_demo.model.storage import backbone_settings
 from vse_demo.training.config import TrainConfig
+from vse_demo.training.methods import COMPETITORS, competitor
 from vse_demo.utils.checks import check_choice
 
 
@@ -44,21 +49,23 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
     **METHODS,
+    **{name: competitor(name) for name in COMPETITORS},
     **{
         f"{images}-{captions}": {**METHODS["vse+2ad"], **IMAGES[images], **CAPTIONS[captions]}
         for images in IMAGES
         for captions in CAPTIONS
     },
-    "shipped-bigru": {**SMALL, "text": "bigru", "text_epochs": 2, "epochs": 8, "learning_rate": 8e-4},
-    "shipped-minilm": {**SMALL, "text": "bert", "finetune_text": True, "epochs": 6},
+    "small-bigru": {**SMALL, "text": "bigru", "text_epochs": 2, "epochs": 8, "learning_rate": 8e-4},
+    "small-minilm": {**SMALL, "text": "bert", "finetune_text": True, "epochs": 6},
 }
 
 
 def make_config(preset: str, overrides: Mapping[str, Any]) -> TrainConfig:
     """A preset with changes.
 
-    Options of a pooling or an objective are added to the preset's; with another pooling or objective the
-    preset's options are left out.
+    Options of a pooling, an objective or an interaction are added to the preset's; with another one the preset's
+    options are left out. Backbone weights of a saved model bring its backbone and image size along, instead of the
+    preset's.
 
     Args:
         preset: a key of `PRESETS`.
@@ -66,6 +73,7 @@ def make_config(preset: str, overrides: Mapping[str, Any]) -> TrainConfig:
 
     Raises:
         ValueError: for an unknown preset, or a value that cannot be meant.
+        FileError: if a folder of backbone weights holds no model with a backbone.
 
     Example:
         >>> make_config("vse+2ad", {"epochs": 3, "dim": 256}).model.dim
@@ -74,7 +82,10 @@ def make_config(preset: str, overrides: Mapping[str, Any]) -> TrainConfig:
     check_choice(preset, list(PRESETS), "preset")
     recipe = PRESETS[preset]
     settings = {**recipe, **overrides}
-    for part in ("pooling", "objective"):
+    weights = overrides.get("backbone_weights")
+    if weights and Path(weights).is_dir() and settings.get("vision") != "region":
+        settings = {**recipe, **backbone_settings(weights), **overrides}
+    for part in ("pooling", "objective", "interaction"):
         kept = recipe.get(f"{part}_options", {}) if settings.get(part) == recipe.get(part) else {}
         settings[f"{part}_options"] = {**kept, **overrides.get(f"{part}_options", {})}
     of_model = {entry.name for entry in fields(ModelConfig)}

@@ -8,10 +8,12 @@ from torch import nn
 
 from vse_demo.data.layouts import CaptionedImages, read_captions
 from vse_demo.encoders.backbone import Backbone
-from vse_demo.encoders.text import TransformerText, read_word_vectors
+from vse_demo.encoders.characters import CharacterTokenizer
+from vse_demo.encoders.text import BiGRU, TransformerText, read_word_vectors
 from vse_demo.encoders.tokenizers import SubwordTokenizer, Tokenizer, WordTokenizer
+from vse_demo.model.dual import DualEncoder
+from vse_demo.model.interaction import InteractionModel, new_model
 from vse_demo.model.storage import with_backbone_of
-from vse_demo.model.vse import VSE
 from vse_demo.training.config import TrainConfig
 from vse_demo.utils.files import FileError
 from vse_demo.utils.tensors import round_to_half
@@ -23,7 +25,7 @@ def caption_groups(config: TrainConfig, data: CaptionedImages) -> list[list[str]
     return groups + (read_captions(Path(config.more_captions)) if config.more_captions else [])
 
 
-def build_model(config: TrainConfig, captions: Sequence[str]) -> tuple[VSE, TrainConfig]:
+def build_model(config: TrainConfig, captions: Sequence[str]) -> tuple[DualEncoder, TrainConfig]:
     """A new model with its pretrained parts.
 
     Args:
@@ -41,11 +43,12 @@ def build_model(config: TrainConfig, captions: Sequence[str]) -> tuple[VSE, Trai
         config = replace(config, model=with_backbone_of(config.model, config.backbone_weights))
     model, config = _new_model(config, captions)
     _load_text(model, config)
+    _show_captions(model, captions)
     _load_backbone(model, config)
     return model, config
 
 
-def _new_model(config: TrainConfig, captions: Sequence[str]) -> tuple[VSE, TrainConfig]:
+def _new_model(config: TrainConfig, captions: Sequence[str]) -> tuple[DualEncoder, TrainConfig]:
     tokenizer: Tokenizer
     if config.model.text == "bert":
         if not config.text_backbone:
@@ -53,24 +56,39 @@ def _new_model(config: TrainConfig, captions: Sequence[str]) -> tuple[VSE, Train
         text_config = TransformerText.read_config(config.text_backbone)
         config = replace(config, model=replace(config.model, text_config=text_config))
         tokenizer = SubwordTokenizer.from_pretrained(config.text_backbone)
+    elif config.model.text == "liwe":
+        if config.word_vectors:
+            raise ValueError("text = liwe makes words of letters: there are no word_vectors to start from")
+        tokenizer = CharacterTokenizer()
     else:
-        tokenizer = WordTokenizer.from_captions(captions, config.min_word_count)
-    model = VSE(config.model, tokenizer)
+        tokenizer = WordTokenizer.from_captions(captions, config.min_word_count, config.model.ngram_buckets)
+    model = new_model(config.model, tokenizer)
     return model, replace(config, model=model.config)
 
 
-def _load_text(model: VSE, config: TrainConfig) -> None:
+def _load_text(model: DualEncoder, config: TrainConfig) -> None:
     if isinstance(model.text_encoder, TransformerText):
         model.text_encoder.load_weights(config.text_backbone)
         if not config.finetune_text:
             model.text_encoder.freeze_backbone()
-    elif config.word_vectors and isinstance(model.tokenizer, WordTokenizer):
+    elif config.word_vectors and isinstance(model.text_encoder, BiGRU) and isinstance(model.tokenizer, WordTokenizer):
         vectors = read_word_vectors(Path(config.word_vectors), model.tokenizer.words)
         if not model.text_encoder.load_word_vectors(model.tokenizer, vectors):
             raise FileError(f"{config.word_vectors} has no vector for any word of the captions")
 
 
-def _load_backbone(model: VSE, config: TrainConfig) -> None:
+def _show_captions(model: DualEncoder, captions: Sequence[str]) -> None:
+    """Let an interaction that learns from the words of all captions see them."""
+    if isinstance(model, InteractionModel) and model.interaction.needs_words:
+        text, tokenizer = model.text_encoder, model.tokenizer
+        if not isinstance(text, BiGRU) or not isinstance(tokenizer, WordTokenizer):
+            name = model.config.interaction
+            raise ValueError(f"{name} takes its concepts from the words of a bigru, not of {model.config.text}")
+        vectors = text.embedding.weight.detach()[2:]  # after padding and the unknown word
+        model.interaction.prepare([tokenizer.split(caption) for caption in captions], tokenizer.words, vectors)
+
+
+def _load_backbone(model: DualEncoder, config: TrainConfig) -> None:
     backbone = model.image_encoder.backbone
     if backbone is None:
         return

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,12 +11,23 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from vse_demo.encoders.feature_cache import CachedFeatures
 from vse_demo.encoders.tokenizers import pad_tokens
-from vse_demo.evaluation import Metrics, evaluate
+from vse_demo.evaluation import Metrics
 from vse_demo.losses.registry import build_objective
 from vse_demo.losses.terms import LossTerms, mean_terms
+from vse_demo.model.dual import DualEncoder
 from vse_demo.model.vse import VSE
-from vse_demo.training.batches import Batch, CaptionPairDataset, PairDataset, drop_features, epoch_batches
+from vse_demo.training.batches import (
+    Batch,
+    CaptionPairDataset,
+    PairDataset,
+    batch_images,
+    epoch_batches,
+    keep_features,
+    kept_features,
+)
+from vse_demo.training.chunks import ChunkedModel
 from vse_demo.training.config import TrainConfig
+from vse_demo.training.distributed import World
 from vse_demo.training.loader import BatchInputs, InputMaker, StepDataset
 from vse_demo.training.setup import first_stages
 
@@ -38,13 +49,32 @@ class Trainer:
         model: is trained in place, on the device it is on.
         config: the recipe.
         compiled: run the encoders through `torch.compile`.
+        chunk: images, or captions, that are computed together; 0 for the whole batch. It changes nothing but the
+            memory and the time that a step takes.
+        world: the processes that train together; each step is the same however many there are.
 
     Raises:
         ValueError: if the objective, its options or the precision cannot be used.
     """
 
-    def __init__(self, model: VSE, config: TrainConfig, compiled: bool = False):
-        self.model, self.config = model, config
+    def __init__(
+        self,
+        model: DualEncoder,
+        config: TrainConfig,
+        compiled: bool = False,
+        chunk: int = 0,
+        world: World | None = None,
+    ):
+        self.model, self.config, self.world = model, config, world or World()
+        if chunk < 0:
+            raise ValueError(f"chunk must be at least 1, or 0 for whole batches, not {chunk}")
+        if compiled and (chunk or self.world.size > 1):
+            raise ValueError("--compile is for one process that computes whole batches: leave it out")
+        if model.interacts and (chunk or self.world.size > 1):
+            raise ValueError(
+                f"interaction {config.model.interaction!r} compares the features of both sides, not embeddings: "
+                "it is trained by one process on whole batches"
+            )
         self.objective = build_objective(config.objective, **config.objective_options)
         if config.precision == "fp16" and model.device.type != "cuda":
             raise ValueError(f"precision fp16 needs a CUDA device, and this is {model.device}: try bf16")
@@ -55,17 +85,25 @@ class Trainer:
             self.ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay), use_buffers=True)
         backbone = model.image_encoder.backbone
         size = 0 if backbone is None else backbone.image_size
-        self.inputs = InputMaker(model.tokenizer, config.word_dropout, config.feature_dropout, size, config.seed)
+        self.inputs = InputMaker(
+            model.tokenizer, config.word_dropout, config.feature_dropout, size, config.seed, config.typos,
+            config.unknown_words, self.world.share,
+        )  # fmt: skip
+        self.world.share_statistics(model)
         wrap = torch.compile if compiled else lambda function: function
         self.embed_features, self.embed_tokens = wrap(model.embed_image_features), wrap(model.embed_tokens)
         self.backbone = None if backbone is None else wrap(backbone)
+        if chunk:
+            chunks = ChunkedModel(cast(VSE, model), chunk)
+            self.embed_features, self.embed_tokens = chunks.embed_image_features, chunks.embed_tokens
+            self.backbone = None if backbone is None else chunks.backbone
         self.step = 0
         self.best: Metrics | None = None
 
     @property
-    def eval_model(self) -> VSE:
+    def eval_model(self) -> DualEncoder:
         """The model that is validated and saved: the running average, if there is one."""
-        return cast(VSE, self.ema.module) if self.ema is not None else self.model
+        return cast(DualEncoder, self.ema.module) if self.ema is not None else self.model
 
     @property
     def best_rsum(self) -> float:
@@ -76,6 +114,7 @@ class Trainer:
         """The steps of an epoch, each of `accumulate` batches; what does not fill a last step is left out."""
         random = np.random.default_rng([self.config.seed, epoch])
         batches = epoch_batches(data.image_ids, self.config.batch_size, self.config.captions_per_image, random)
+        self.world.check_batches(batches)
         size = self.config.accumulate
         return [batches[first : first + size] for first in range(0, max(1, len(batches) - size + 1), size)]
 
@@ -103,6 +142,7 @@ class Trainer:
             group["lr"] = rate * group["share"]
         self.optimizer.zero_grad()
         terms = [self.backward(inputs.to(self.model.device), epoch, len(batches)) for inputs in batches]
+        self.world.sum_gradients(self.model.parameters())
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.scaler.step(self.optimizer)
@@ -117,17 +157,19 @@ class Trainer:
 
     def backward(self, inputs: BatchInputs, epoch: int, share: int) -> LossTerms:
         """Add the gradients of one of `share` batches."""
-        torch.manual_seed(inputs.seed)  # of what is dropped inside the model
+        torch.manual_seed(inputs.seed + self.world.rank)  # of what is dropped inside the model
         dtype = PRECISION_TYPES[self.config.precision]
         with torch.autocast(self.model.device.type, dtype, enabled=dtype != torch.float32):
             images = self.embed_images(inputs, epoch)
             texts = self.embed_tokens(inputs.tokens, inputs.mask)
-        terms = self.objective(images.float(), texts.float(), inputs.image_ids)
+        images = self.world.gather_images(images, inputs.image_ids)
+        texts = self.world.gather_texts(texts, inputs.image_ids)
+        terms = self.model.loss_terms(self.objective, images, texts, inputs.image_ids)
         self.scaler.scale(terms.loss / share).backward()
         return terms
 
-    def embed_images(self, inputs: BatchInputs, epoch: int) -> Tensor:
-        """The image side of a batch (B, D). Of captions alone, one stands for each image."""
+    def embed_images(self, inputs: BatchInputs, epoch: int) -> Any:
+        """The image side of a batch, for a VSE (B, D). Of captions alone, one stands for each image."""
         if inputs.partners is not None:
             return self.embed_tokens(*inputs.partners)
         features = inputs.features
@@ -136,11 +178,17 @@ class Trainer:
             assert inputs.pixels is not None
             with torch.set_grad_enabled(epoch >= self.config.freeze_epochs):
                 features = self.backbone(inputs.pixels.float() / 255)
-            features = drop_features(features, self.config.feature_dropout)
+            features = keep_features(features, self.kept_features(inputs, features.shape[1]))
         return self.embed_features(features)
 
+    def kept_features(self, inputs: BatchInputs, features: int) -> Tensor:
+        """Which of its features each image keeps in this batch; drawn for the whole batch, whoever computes it."""
+        images, generator = batch_images(inputs.image_ids), torch.Generator().manual_seed(inputs.seed)
+        kept = kept_features(images, features, self.config.feature_dropout, generator)
+        return kept[self.world.share.images(images)]
 
-def _make_optimizer(model: VSE, config: TrainConfig) -> torch.optim.AdamW:
+
+def _make_optimizer(model: DualEncoder, config: TrainConfig) -> torch.optim.AdamW:
     """AdamW over what is trained; `share` of a group is its part of the learning rate."""
     backbones = [model.image_encoder.backbone, getattr(model.text_encoder, "backbone", None)]
     for backbone, trained in zip(backbones, (config.finetune_image, config.finetune_text), strict=True):
@@ -159,18 +207,19 @@ def _make_optimizer(model: VSE, config: TrainConfig) -> torch.optim.AdamW:
 
 
 @torch.inference_mode()
-def validate(model: VSE, pairs: PairDataset, batch_size: int = 128) -> Metrics:
+def validate(model: DualEncoder, pairs: PairDataset, batch_size: int = 128) -> Metrics:
     """Recalls of a whole split, nothing dropped; the model is in evaluation mode afterwards."""
     model.eval()
     images = []
     for start in range(0, len(pairs.images), batch_size):
         numbers = range(start, min(start + batch_size, len(pairs.images)))
         if isinstance(pairs.images, CachedFeatures):
-            images.append(model.embed_image_features(pairs.images[numbers].to(model.device)).cpu())
+            images.append(model.embed_image_features(pairs.images[numbers].to(model.device)))
         else:
-            images.append(model.encode_images([pairs.images[number] for number in numbers]))
+            features = model.read_image_features([pairs.images[number] for number in numbers])
+            images.append(model.embed_image_features(features))
     texts = []
     for start in range(0, len(pairs.sentences), batch_size):
         tokens, mask = pad_tokens(pairs.sentences[start : start + batch_size])
-        texts.append(model.embed_tokens(tokens.to(model.device), mask.to(model.device)).cpu())
-    return evaluate(torch.cat(images), torch.cat(texts), torch.from_numpy(pairs.image_ids))
+        texts.append(model.embed_tokens(tokens.to(model.device), mask.to(model.device)))
+    return model.measure(images, texts, torch.from_numpy(pairs.image_ids))
