@@ -22,9 +22,10 @@ if TYPE_CHECKING:
         negative_count,
         uniformity,
     )
-    from vse_demo.model import VSE, Ensemble, ModelConfig
+    from vse_demo.model import VSE, EmbeddingModel, Ensemble, ModelConfig, list_models, load_model
     from vse_demo.pooling import POOLINGS, AdPool, PoolTrace, RankPool, build_pooling
     from vse_demo.retrieval import Gallery
+    from vse_demo.shipped import load_gallery
     from vse_demo.training import PRESETS, TrainConfig, make_config, train
     from vse_demo.utils.runtime import tune_process
 
@@ -36,6 +37,7 @@ __all__ = [
     "AdOpt",
     "AdPool",
     "CaptionedImages",
+    "EmbeddingModel",
     "Ensemble",
     "Explanation",
     "Gallery",
@@ -51,6 +53,9 @@ __all__ = [
     "build_pooling",
     "evaluate",
     "explain",
+    "list_models",
+    "load_gallery",
+    "load_model",
     "make_config",
     "negative_count",
     "open_dataset",
@@ -69,15 +74,18 @@ _MODULES = {
         "OBJECTIVES", "AdOpt", "HardTriplet", "ScheduledTriplet", "SumOfViolations", "alignment", "build_objective",
         "negative_count", "uniformity",
     ),
-    "model": ("VSE", "Ensemble", "ModelConfig"),
+    "model": ("VSE", "EmbeddingModel", "Ensemble", "ModelConfig", "list_models", "load_model"),
     "pooling": ("POOLINGS", "AdPool", "PoolTrace", "RankPool", "build_pooling"),
     "retrieval": ("Gallery",),
+    "shipped": ("load_gallery",),
     "training": ("PRESETS", "TrainConfig", "make_config", "train"),
     "utils.runtime": ("tune_process",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-_SUBMODULES = ("data", "encoders", "evaluation", "explanation", "layers", "losses", "model", "ops", "plots", "pooling",
-               "retrieval", "shipped", "training", "utils")  # fmt: skip
+_SUBMODULES = (
+    "calibration", "data", "encoders", "evaluation", "explanation", "interaction", "layers", "losses", "model",
+    "ops", "plots", "pooling", "retrieval", "shipped", "training", "utils",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

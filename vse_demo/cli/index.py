@@ -1,0 +1,50 @@
+"""`vse-demo index`: images and captions, encoded for search."""
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from vse_demo.cli.flags import Verbs, add_backend_flag, add_model_flags, data_folder
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb and its flags."""
+    verb = verbs.add_parser("index", help="make a gallery equal to a folder: encode what is new, forget what is gone")
+    add_model_flags(verb)
+    add_backend_flag(verb)
+    verb.add_argument("--data", type=data_folder, required=True, help="folder with images, with or without captions")
+    verb.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="add what is new, with Ray, on all cores of this machine or of the cluster at host:port; --data may also "
+        "be a text file that lists images, or tar shards in WebDataset layout",
+    )
+    verb.add_argument("--report", type=Path, help="write what was done, and which files are broken and why, as JSON")
+    verb.add_argument("--split", help="one split only (default: all of them)")
+    verb.add_argument("--gallery", required=True, help="folder of the gallery, or postgresql://user@host/database")
+    verb.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace) -> None:
+    """Make the gallery equal to the folder."""
+    from vse_demo.data import open_dataset
+    from vse_demo.model import load_model
+    from vse_demo.retrieval import is_database, open_store
+    from vse_demo.retrieval.cluster import index_on_cluster
+    from vse_demo.utils.files import write_json
+
+    model, splits = load_model(chosen.model, chosen.device, chosen.backend), [chosen.split] if chosen.split else None
+    gallery = open_store(chosen.gallery, model, chosen.model)
+    if chosen.ray:
+        done = index_on_cluster(gallery, chosen.data, splits, chosen.ray)
+    else:
+        done = gallery.sync(open_dataset(chosen.data), splits)
+    if chosen.report:
+        write_json(chosen.report, asdict(done))
+    for reason in [] if chosen.report else done.broken.values():
+        print(f"left out: {reason}", file=sys.stderr)
+    place = "the database" if is_database(chosen.gallery) else chosen.gallery  # an address may hold a password
+    print(f"{place}: {done}; {len(gallery)} images and {gallery.count_captions()} captions in all")
