@@ -4,7 +4,9 @@ Gradio alone would read a request of any length, decode an image of any size, an
 network what a request names instead of a file.
 """
 
+import functools
 import html
+import json
 import re
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -21,6 +23,8 @@ from vse_demo.utils.files import FileError
 MAX_UPLOAD = 20_000_000  # bytes of an image
 MAX_REQUEST = 2_000_000  # bytes of any other request: enough to tell that a sentence is too long
 FETCH = "async_ssrf_protected_get"  # Gradio's function that fetches an address, in `processing_utils`
+SHOWN = {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}  # files that browsers show
+TAKE_FILES = ("/find_similar", "/find_captions", "/explain", "/embed")  # routes over plain HTTP
 ROUTES = {  # of Gradio's API that the page, its API and MCP need
     "app_id", "call", "cancel", "file", "heartbeat", "info", "mcp", "openapi.json", "queue", "reset", "run",
     "startup-events", "theme.css", "upload", "upload_progress",
@@ -47,7 +51,8 @@ class Guard:
         if not is_known(scope["path"]):
             await answer(send, 404, "There is nothing here.")
             return
-        limit = MAX_UPLOAD + 10_000 if scope["path"].endswith("/upload") else MAX_REQUEST  # an upload has headers
+        takes_files = scope["path"].endswith(("/upload", *TAKE_FILES))
+        limit = MAX_UPLOAD + 10_000 if takes_files else MAX_REQUEST  # an upload has headers
         seen, started = 0, False
 
         async def counted() -> MutableMapping[str, Any]:
@@ -72,6 +77,10 @@ class Guard:
         except TooLargeError:
             if not started:
                 await answer(send, 413, too_large)
+        except (TypeError, KeyError) as error:  # arguments that Gradio's API by names does not know
+            if started or not scope["path"].startswith("/gradio_api/call/v2/"):
+                raise
+            await answer(send, 422, f"{error.args[0]} (see /docs)")
 
 
 def is_known(path: str) -> bool:
@@ -105,30 +114,40 @@ def is_free(port: int) -> bool:
 
 
 def bounded(image: gr.Image) -> gr.Image:
-    """Let `read_image` decode what is uploaded, with its limits and its messages."""
-    image.preprocess = read_upload  # type: ignore[assignment, method-assign]
+    """Let `read_image` decode what is uploaded, with its limits and its messages.
+
+    The class is changed, not this field alone: Gradio makes a field anew when an event updates it.
+    """
+    gr.Image.preprocess = _preprocess  # type: ignore[assignment, method-assign]
     return image
 
 
-def read_upload(upload: Any) -> Image.Image | None:
-    """Decode an upload as Gradio describes it.
+def _preprocess(self: gr.Image, upload: Any) -> Image.Image | FileError | None:
+    return read_upload(upload)
 
-    Raises:
-        gr.Error: It is no file, or no image that can be read.
-    """
+
+def read_upload(upload: Any) -> Image.Image | FileError | None:
+    """Decode an upload as Gradio describes it; what is wrong with it is told by the function that it is for."""
     if upload is None:
         return None
     try:
         if not upload.path:
             raise FileError("Upload the picture as a file")
-        return read_image(Path(upload.path))
+        image = read_image(Path(upload.path))
     except FileError as error:
-        raise as_text(error) from error
+        return error
+    image.info["shown"] = Path(upload.path).suffix.lower() in SHOWN
+    return image
+
+
+def as_sentence(error: Exception) -> str:
+    """What an error says, for the page, which would take it for HTML: it may name a file."""
+    return html.escape(str(error), quote=False)
 
 
 def as_text(error: Exception) -> gr.Error:
-    """Turn an error into a message on the page, which would take it for HTML: it may name a file."""
-    return gr.Error(html.escape(str(error), quote=False), duration=8, print_exception=False)
+    """Turn an error into a message for those who called a function of the API."""
+    return gr.Error(as_sentence(error), duration=8, print_exception=False)
 
 
 def block_url_fetch() -> None:
@@ -147,3 +166,28 @@ def block_url_fetch() -> None:
         raise gr.Error("Give a file: nothing is fetched from other servers", duration=8, print_exception=False)
 
     setattr(processing_utils, FETCH, refuse)
+
+
+def answer_mcp_in_json() -> None:
+    """Give MCP clients JSON: Gradio would write lists and dicts as Python does.
+
+    Raises:
+        RuntimeError: Gradio has no such function.
+    """
+    from gradio.mcp import GradioMCPServer
+
+    original = getattr(GradioMCPServer, "postprocess_output_data", None)
+    if not callable(original):
+        raise RuntimeError(
+            f"Gradio {gr.__version__} answers MCP in another way: install one that requirements.txt allows"
+        )
+    if getattr(original, "in_json", False):
+        return
+
+    @functools.wraps(original)
+    def postprocess_output_data(self: Any, data: Any, root_url: str) -> Any:
+        texts = [json.dumps(each, ensure_ascii=False) if isinstance(each, list | dict) else each for each in data]
+        return original(self, texts, root_url)
+
+    postprocess_output_data.in_json = True  # type: ignore[attr-defined]
+    GradioMCPServer.postprocess_output_data = postprocess_output_data  # type: ignore[method-assign]

@@ -1,0 +1,235 @@
+"""For programs: five functions with plain arguments and JSON answers, for Gradio's API, for MCP and over plain HTTP.
+
+Arguments are checked here, once for all ways: whoever calls gets an answer or a sentence that says what is wrong.
+"""
+
+import base64
+import binascii
+import functools
+import inspect
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.utils import get_upload_folder
+from PIL import Image
+
+from vse_demo.app.guard import as_text
+from vse_demo.app.html.results import MOST
+from vse_demo.app.rows import caption_row, image_row
+from vse_demo.app.service import Service
+from vse_demo.data.images import read_image
+from vse_demo.utils.files import FileError
+
+MAX_BATCH = 64  # sentences or images in one request
+Sentences = str | list[str]
+Pictures = str | dict[str, Any] | list[str] | list[dict[str, Any]]  # Gradio describes an upload by a dict
+
+
+class Api:
+    """The five functions over one service. `base` is the address of the app, with which those of pictures begin.
+
+    Wherever a sentence or an image is asked for, a list of them can be given, and a list of answers comes back.
+    """
+
+    def __init__(self, service: Service):
+        self.service = service
+
+    def find_images(self, sentence: Sentences, model: str = "", k: int = 5, base: str = "") -> list[Any]:
+        """Find the k pictures nearest to an English sentence: name, cosine, whether it is the right one, path, address,
+        captions, author, licence and source."""
+        k, model = self.check_k(k), self.check_model(model)
+        return _each(sentence, lambda each: self.images(self.service.ask(each, None, model), k, base))
+
+    def find_similar(
+        self, image: Pictures, sentence: str = "", model: str = "", k: int = 5, base: str = ""
+    ) -> list[Any]:
+        """Find the k pictures nearest to a picture, or to a picture and a sentence together ("at night")."""
+        k, model = self.check_k(k), self.check_model(model)
+        if not isinstance(sentence, str):
+            raise ValueError(f"sentence must be text, not {_kind(sentence)}")
+        return _each(image, lambda each: self.images(self.service.ask(sentence, self.picture(each), model), k, base))
+
+    def find_captions(self, image: Pictures, model: str = "", k: int = 5, base: str = "") -> list[Any]:
+        """Find the k captions nearest to a picture: caption, cosine, whether it is a right one, and its picture."""
+        k, model = self.check_k(k), self.check_model(model)
+
+        def captions(each: Any) -> list[dict[str, Any]]:
+            found = self.service.find_captions(self.service.encode_image(self.picture(each), model), k)
+            return [caption_row(result, base) for result in found]
+
+        return _each(image, captions)
+
+    def explain(self, image: str | dict[str, Any], sentence: str, model: str = "") -> dict[str, Any]:
+        """Split the cosine of a picture and a sentence over words and over the picture's grid of cells."""
+        model = self.check_model(model)
+        text = self.service.encode_text(sentence, model)
+        why = self.service.explain(self.service.encode_image(self.picture(image), model), text)
+        words = [{"word": word, "part": part} for word, part in zip(why.words, why.parts.tolist(), strict=True)]
+        return {"score": why.score, "words": words, "rest": why.rest, "cells": why.heat_map.tolist()}
+
+    def embed(self, sentence: Sentences = "", image: Pictures = "", model: str = "") -> dict[str, Any]:
+        """Encode sentences, pictures or both as unit vectors of one space: their dot products are cosines."""
+        model = self.check_model(model)
+        if not sentence and not image:
+            raise ValueError("Give a sentence, an image, or both")
+
+        def text(each: Any) -> list[float]:
+            return self.service.encode_text(each, model).vector[0].tolist()
+
+        def picture(each: Any) -> list[float]:
+            return self.service.encode_image(self.picture(each), model).vector[0].tolist()
+
+        answer: dict[str, Any] = {"model": model, "dim": self.service.gallery(model).model.dim}
+        if sentence:
+            answer["sentence"] = _each(sentence, text)
+        if image:
+            answer["image"] = _each(image, picture)
+        return answer
+
+    def images(self, query: Any, k: int, base: str) -> list[dict[str, Any]]:
+        found = self.service.find_images(query, k)
+        far = self.service.is_far(query, found)
+        close = None if far is None else not far
+        return [{**image_row(self.service, result, base), "close": close} for result in found]
+
+    def check_model(self, model: str) -> str:
+        names = list(self.service.sources)
+        if model and model not in names:
+            raise ValueError(f"unknown model {model!r}; choose one of {', '.join(names)}")
+        return model or self.service.default
+
+    def check_k(self, k: int) -> int:
+        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= MOST:
+            raise ValueError(f"k must be a whole number from 1 to {MOST}, not {k!r}")
+        return k
+
+    def picture(self, given: Any) -> Image.Image:
+        """An image: the name of one of the collection, `data:image/…;base64,…`, or an upload."""
+        if isinstance(given, Image.Image):
+            return given
+        if isinstance(given, str) and given.startswith("data:"):
+            return _decode_url(given)
+        if isinstance(given, str) and given:
+            return read_image(self.service.file(given))
+        if isinstance(given, dict):
+            return _read_upload(given)
+        if not given:
+            raise ValueError("Give a picture first")
+        raise ValueError(f"image must be the name of a picture, a data: address or a file, not {_kind(given)}")
+
+
+def _each(given: Any, function: Callable[[Any], Any]) -> Any:
+    """The answer for one item, or a list of answers for a list of them."""
+    if not isinstance(given, list):
+        return function(given)
+    if not 1 <= len(given) <= MAX_BATCH:
+        raise ValueError(f"a list must have 1 to {MAX_BATCH} items, not {len(given)}")
+    return [function(each) for each in given]
+
+
+def _kind(value: Any) -> str:
+    names = {"list": "a list", "dict": "an object", "NoneType": "nothing", "bool": "true or false"}
+    return names.get(type(value).__name__, "a number")
+
+
+def _read_upload(upload: dict[str, Any]) -> Image.Image:
+    path, folder = upload.get("path"), Path(get_upload_folder()).resolve()
+    if not isinstance(path, str) or not Path(path).resolve().is_relative_to(folder):
+        raise FileError("Upload the picture as a file")
+    return read_image(Path(path))
+
+
+def _decode_url(address: str) -> Image.Image:
+    head, _, data = address.partition(",")
+    try:
+        content = base64.b64decode(data, validate=True)
+    except binascii.Error:
+        content = b""
+    if not content or not head.endswith(";base64"):
+        raise FileError("a data: address must be data:image/…;base64,… with the bytes of a picture")
+    return read_bytes(content, "the picture")
+
+
+def read_bytes(content: bytes, name: str) -> Image.Image:
+    """Decode an image with all limits of `read_image`; `name` is what errors call it."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "picture"
+        file.write_bytes(content)
+        try:
+            return read_image(file)
+        except FileError as error:
+            raise FileError(str(error).replace(file.name, name, 1)) from error
+
+
+def add_endpoints(service: Service) -> None:
+    """Give the five functions to Gradio's API and to MCP."""
+    api = Api(service)
+    for name, function in endpoints(api).items():
+        gr.api(function, api_name=name)
+
+
+def endpoints(api: Api) -> dict[str, Callable[..., Any]]:
+    """The functions by name, as Gradio calls them: with a request, which tells the address of the app."""
+
+    def find_images(request: gr.Request, sentence: Sentences, model: str = "", k: int = 5) -> list[Any]:
+        return api.find_images(sentence, model, k, base_of(request))
+
+    def find_similar(
+        request: gr.Request, image: Pictures, sentence: str = "", model: str = "", k: int = 5
+    ) -> list[Any]:
+        return api.find_similar(image, sentence, model, k, base_of(request))
+
+    def find_captions(request: gr.Request, image: Pictures, model: str = "", k: int = 5) -> list[Any]:
+        return api.find_captions(image, model, k, base_of(request))
+
+    def explain(image: str | dict[str, Any], sentence: str, model: str = "") -> dict[str, Any]:
+        return api.explain(image, sentence, model)
+
+    def embed(sentence: Sentences = "", image: Pictures = "", model: str = "") -> dict[str, Any]:
+        return api.embed(sentence, image, model)
+
+    functions = (find_images, find_similar, find_captions, explain, embed)
+    for function in functions:
+        function.__doc__ = " ".join((getattr(Api, function.__name__).__doc__ or "").split())
+    return {function.__name__: user_errors(function) for function in functions}
+
+
+def base_of(request: gr.Request) -> str:
+    """The address of the app, as the caller knows it."""
+    address = getattr(request.request, "base_url", None) if request and request.request else None
+    return str(address) if address else ""
+
+
+class StrictBlocks(gr.Blocks):
+    """A page whose functions for programs take what they say: what has a default can be left out, no more is taken."""
+
+    def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
+        """Check the arguments of a call and add those that are left out."""
+        if block_fn.fn is not None and getattr(block_fn.fn, "for_programs", False):
+            parameters = inspect.signature(block_fn.fn).parameters.values()
+            known = [each for each in parameters if each.name != "request"]
+            names = ", ".join(each.name for each in known)
+            if len(inputs) > len(known):
+                raise as_text(ValueError(f"this takes {len(known)} arguments ({names}), not {len(inputs)}"))
+            for missing in known[len(inputs) :]:
+                if missing.default is inspect.Parameter.empty:
+                    raise as_text(ValueError(f"the argument '{missing.name}' is missing; this takes {names}"))
+                inputs.append(missing.default)
+        super().validate_inputs(block_fn, inputs)
+
+
+def user_errors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Tell callers what is wrong with their arguments; other errors are bugs, and are not told."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except (ValueError, FileNotFoundError) as error:  # FileError is a ValueError
+            raise as_text(error) from error
+
+    call.for_programs = True  # type: ignore[attr-defined]
+    return call
