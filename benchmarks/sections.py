@@ -20,7 +20,7 @@ from vse_demo import ops
 from vse_demo.encoders import WordTokenizer
 from vse_demo.evaluation import retrieval_ranks
 from vse_demo.losses import AdOpt
-from vse_demo.model import VSE, ModelConfig
+from vse_demo.model import VSE, ModelConfig, load_model
 from vse_demo.pooling import AdPool, build_pooling, masked_softmax, softmax_sum, sort_with_order, weighted_sum
 from vse_demo.retrieval import top_k
 from vse_demo.utils.checks import VARIANTS
@@ -28,25 +28,31 @@ from vse_demo.utils.checks import VARIANTS
 
 def pooling() -> Iterator[Row]:
     """AdPool against plain PyTorch and against torch's own maximum."""
-    shapes = [(128, 36, 1024), (128, 81, 1024), (640, 14, 1024)]
-    for shape in shapes:
-        features, mask = _ragged(*shape) if shape[1] == 14 else (torch.randn(shape), None)
-        pool, name = AdPool(shape[2]), f"AdPool {shape}" + (" ragged" if mask is not None else "")
-        forward = _inference(pool, features, mask)
-        backward = _with_gradients(pool, features, mask)
-        yield compare(f"{name}, forward", "plain PyTorch", "≥ 10", forward, without_kernels(forward))
-        yield compare(f"{name}, forward + backward", "plain PyTorch", "≥ 6", backward, without_kernels(backward))
-        yield compare(f"{name}, forward", "torch.max(dim=1)", "≥ 0.5", forward, lambda x=features: x.max(dim=1))  # type: ignore[misc]
-    features, pool = torch.randn(shapes[0]), AdPool(1024, "official")
-    forward, backward = _inference(pool, features, None), _with_gradients(pool, features, None)
-    yield compare(f"AdPool official {shapes[0]}, forward", "plain PyTorch", "≥ 3", forward, without_kernels(forward))
-    yield compare(
-        f"AdPool official {shapes[0]}, forward + backward",
-        "plain PyTorch",
-        "≥ 2.5",
-        backward,
-        without_kernels(backward),
-    )
+    for shape, ragged in (((128, 36, 1024), False), ((128, 81, 1024), False), ((640, 14, 1024), True)):
+        yield from pooling_rows(shape, ragged)
+        features, mask = _sets(shape, ragged)
+        what = f"{_called('paper', shape, ragged)}, forward"
+        forward = _inference(AdPool(shape[2], "paper"), features, mask)
+        yield compare(what, "torch.max(dim=1)", "≥ 0.5", forward, lambda x=features: x.max(dim=1))  # type: ignore[misc]
+    yield from pooling_rows((128, 36, 1024), False, "official")
+
+
+def pooling_rows(shape: tuple[int, int, int], ragged: bool, variant: str = "paper") -> Iterator[Row]:
+    """AdPool of one shape, with a mask or without, against plain PyTorch."""
+    pool, (features, mask), name = AdPool(shape[2], variant), _sets(shape, ragged), _called(variant, shape, ragged)
+    aims = ("≥ 10", "≥ 6") if variant == "paper" else ("≥ 3", "≥ 2.5")
+    forward, backward = _inference(pool, features, mask), _with_gradients(pool, features, mask)
+    yield compare(f"{name}, forward", "plain PyTorch", aims[0], forward, without_kernels(forward))
+    yield compare(f"{name}, forward + backward", "plain PyTorch", aims[1], backward, without_kernels(backward))
+
+
+def order() -> Iterator[Row]:
+    """AdPool with and without a mask in processes of three kinds: what is imported first should not matter."""
+    for when, name in (("never", "not tuned"), ("after", "tuned after PyTorch"), ("before", "tuned before PyTorch")):
+        command = [sys.executable, "-m", "benchmarks.order", when]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        for row in json.loads(printed):
+            yield Row(**{**row, "what": f"{row['what']}, {name}"})
 
 
 def aggregators() -> Iterator[Row]:
@@ -54,9 +60,11 @@ def aggregators() -> Iterator[Row]:
     features = torch.randn(128, 36, 1024)
     slowest = _inference(build_pooling("gcn", 1024).eval(), features, None)
     for name in ("lip", "seq2seq", "selfattn", "adapool", "softpool", "gpo", "manual", "mean", "max", "adpool"):
-        aim = "fastest but mean, max" if name == "adpool" else ""
         pool = _inference(build_pooling(name, 1024).eval(), features, None)
-        yield compare(f"{name} (128, 36, 1024), forward", "GCN", aim, pool, slowest, rounds=5)
+        yield compare(f"{name} (128, 36, 1024), forward", "GCN", "", pool, slowest, rounds=5)
+    paper = _inference(build_pooling("adpool", 1024, variant="paper").eval(), features, None)
+    what = "adpool, variant paper (128, 36, 1024), forward"
+    yield compare(what, "GCN", "fastest but mean, max", paper, slowest, rounds=5)
 
 
 def objective() -> Iterator[Row]:
@@ -129,18 +137,18 @@ def search() -> Iterator[Row]:
 def encoding() -> Iterator[Row]:
     """A caption, an image and a whole query by a shipped model, against CLIP ViT-B/32 and ALIGN.
 
-    Their weights are random, which does not matter for time. An image goes through the shipped backbone (Lite2
-    at 384 px), and through the one that a model has by default (Lite0 at 224 px).
+    Their weights are random, which does not matter for time. An image goes through the shipped backbone, and through
+    the one that a model has by default (Lite0 at 224 px).
     """
     from transformers import AlignConfig, AlignModel, CLIPConfig, CLIPModel
 
     from vse_demo.shipped import gallery_photo, load_shipped
 
-    gallery = load_shipped("grid-bigru")
-    ours, photo, sentence = gallery.model, gallery_photo(gallery.names[0]), gallery.captions[0]
+    gallery = load_shipped()
+    photo, sentence = gallery_photo(gallery.names[0]), gallery.captions[0]
     small = VSE(ModelConfig(), WordTokenizer([])).eval()
     tokens = torch.randint(5, 1000, (1, len(sentence.split()) + 2))
-    many = nn.functional.normalize(torch.randn(31_014, ours.dim), dim=1)  # images, as many as Flickr30K has
+    many = nn.functional.normalize(torch.randn(31_014, gallery.model.dim), dim=1)  # as many images as Flickr30K has
     for name, model, size in (
         ("CLIP ViT-B/32", CLIPModel(CLIPConfig()).eval(), 224),
         ("ALIGN", AlignModel(AlignConfig()).eval(), 289),
@@ -161,13 +169,27 @@ def encoding() -> Iterator[Row]:
         def their_query(encode: Callable[[], Tensor] = their_text, vectors: Tensor = theirs) -> None:
             top_k(encode(), vectors, 5)
 
-        yield compare("encode one caption", name, "≥ 10", lambda: ours.encode_texts([sentence]), their_text)
-        yield compare("encode one picture, 384 px", name, "≥ 10", lambda: ours.encode_images([photo]), their_image)
-        yield compare("encode one picture, 224 px", name, "≥ 10", lambda: small.encode_images([photo]), their_image)
-        yield compare(
-            "a sentence to its top-5 of 31,014 pictures", name, "≥ 10",
-            lambda: top_k(ours.encode_texts([sentence]), many, 5), their_query,
-        )  # fmt: skip
+        for ours, called in _shipped_models():
+            yield compare(
+                f"encode one caption, {called}", name, "≥ 10",
+                lambda m=ours: m.encode_texts([sentence]), their_text,  # type: ignore[misc]
+            )  # fmt: skip
+            yield compare(
+                f"encode one picture, {ours.config.image_size} px, {called}", name, "≥ 5",
+                lambda m=ours: m.encode_images([photo]), their_image,  # type: ignore[misc]
+            )  # fmt: skip
+            yield compare(
+                f"a sentence to its top-5 of 31,014 pictures, {called}", name, "≥ 10",
+                lambda m=ours: top_k(m.encode_texts([sentence]), many, 5), their_query,  # type: ignore[misc]
+            )  # fmt: skip
+        yield compare("encode one picture, 224 px", name, "≥ 5", lambda: small.encode_images([photo]), their_image)
+
+
+def _shipped_models() -> Iterator[tuple[Any, str]]:
+    """The models that come along, by PyTorch and by ONNX Runtime, and what the table calls them."""
+    for name in ("grid-minilm", "grid-bigru"):
+        yield load_model(name), name
+        yield load_model(name, backend="onnx"), f"{name}, ONNX Runtime"
 
 
 def training() -> Iterator[Row]:
@@ -182,25 +204,38 @@ def training() -> Iterator[Row]:
     pairs = PairDataset(features, sentences, np.arange(128))
     batch = Batch(list(range(128)), list(range(128)), torch.arange(128))
     for variant in VARIANTS:
-        overrides = {"vision": "region", "region_dim": 1280, "pooling_options": {"variant": variant}}
-        config = make_config("vse+2ad", overrides)
-        trainer = Trainer(VSE(config.model, WordTokenizer(words)), config)
+        steps = {}
+        for precision in ("fp32", "bf16"):
+            overrides = {"vision": "region", "region_dim": 1280, "pooling_options": {"variant": variant}}
+            config = make_config("vse+2ad", {**overrides, "precision": precision})
+            trainer = Trainer(VSE(config.model, WordTokenizer(words)), config)
 
-        def step(trainer: Trainer = trainer) -> None:
-            trainer.train_step([trainer.inputs.make(pairs, batch, trainer.step)], 0, rate=1e-4)
+            def step(trainer: Trainer = trainer) -> None:
+                trainer.train_step([trainer.inputs.make(pairs, batch, trainer.step)], 0, rate=1e-4)
 
+            steps[precision] = step
         what = f"a training step, 128 pictures of 81 cells, d = 1024, {variant} AdPool"
-        yield compare(what, "plain PyTorch", "≥ 3", step, without_kernels(step), rounds=5)
+        plain = without_kernels(steps["fp32"])
+        yield compare(what, "plain PyTorch", "≥ 3", steps["fp32"], plain, rounds=5)
+        yield compare(f"{what}, bf16", "plain PyTorch, fp32", "≥ 3", steps["bf16"], plain, rounds=5)
+        half = without_kernels(steps["bf16"])
+        yield compare(f"{what}, bf16", "plain PyTorch, bf16", "", steps["bf16"], half, rounds=5)
 
 
 def start() -> Iterator[Row]:
-    """From the command to the first answer of the app, against importing what it cannot do without."""
+    """From the command to the first answer of a search and of the app, against importing what they need."""
     app = Path(__file__).parent.parent / "app.py"
     if not app.exists():
         raise ValueError("the start section runs app.py, which is in a checkout and not in the package")
 
-    def imports() -> None:
-        subprocess.run([sys.executable, "-c", "import torch, gradio"], check=True)
+    def imports(modules: str = "torch, gradio") -> None:
+        subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
+
+    def find() -> None:
+        command = [sys.executable, "-m", "vse_demo", "search", "a dog on the beach"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    yield compare("vse-demo search", "importing torch", "≥ 0.5", find, lambda: imports("torch"), 5)
 
     yield compare(
         "the app's first answer", "importing torch and gradio", "≥ 0.4", lambda: _first_answer(app), imports, 3
@@ -233,7 +268,7 @@ def _first_answer(app: Path) -> None:
 def time_parts() -> dict[str, dict[str, float]]:
     """Where the time of AdPool goes, (128, 36, 1024) forward, in milliseconds; beside it, simpler poolings."""
     features, mask = torch.randn(128, 36, 1024), torch.ones(128, 36, dtype=torch.bool)
-    pool = AdPool(1024)
+    pool = AdPool(1024, "paper")
     values, _ = sort_with_order(features, mask)
     steps: dict[str, Work] = {
         "sort": lambda: sort_with_order(features, mask),
@@ -252,9 +287,15 @@ def time_parts() -> dict[str, dict[str, float]]:
         }
 
 
-def _ragged(items: int, rows: int, dim: int) -> tuple[Tensor, Tensor]:
+def _called(variant: str, shape: tuple[int, int, int], ragged: bool) -> str:
+    return f"AdPool {variant} {shape}" + (" ragged" if ragged else "")
+
+
+def _sets(shape: tuple[int, int, int], ragged: bool) -> tuple[Tensor, Tensor | None]:
+    """Features, and for ragged sets a mask: half of the rows to all of them are real."""
+    items, rows, _ = shape
     lengths = torch.randint(rows // 2, rows + 1, (items, 1))
-    return torch.randn(items, rows, dim), torch.arange(rows) < lengths
+    return torch.randn(shape), torch.arange(rows) < lengths if ragged else None
 
 
 def _inference(pool: nn.Module, features: Tensor, mask: Tensor | None) -> Work:
@@ -278,6 +319,7 @@ def _with_gradients(pool: nn.Module, features: Tensor, mask: Tensor | None) -> W
 SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "pooling": pooling,
     "aggregators": aggregators,
+    "order": order,
     "objective": objective,
     "recall": recall,
     "search": search,

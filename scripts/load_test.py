@@ -42,7 +42,7 @@ BAD: dict[str, tuple[str, list[Any], str]] = {  # a request and a piece of the s
     "empty": ("find_images", ["", "grid-minilm"], "Type a sentence first"),
     "long": ("find_images", ["x" * 100_000, "grid-minilm"], "characters"),
     "no picture": ("find_captions", [None, "grid-minilm"], "Give a picture first"),
-    "no model": ("find_images", ["a dog", "clip"], "is not in the list"),
+    "no model": ("find_images", ["a dog", "clip"], "unknown model"),
     "an address": ("find_captions", [{"path": "http://203.0.113.1/x.png", **FILE}, "grid-minilm"], "error"),
     "a secret": ("find_captions", [{"path": "/etc/passwd", **FILE}, "grid-minilm"], "error"),
 }  # fmt: skip

@@ -1,0 +1,227 @@
+"""Train the shipped models: `grid-minilm` and `grid-bigru` together, over one backbone, on COCO and Flickr30K.
+
+    python scripts/pretrained.py --out pretrained
+    python scripts/train_joint.py --coco data/coco --flickr data/flickr30k --pretrained pretrained --out runs/joint \\
+        --more-captions captions_without_photos.json --minutes 80
+
+Stem and stages 0 to 4 of EfficientNet-Lite2 stay frozen; their maps at 288 px, plain and mirrored, are computed once
+(6.5 GB in `--out`). Stages 5 and 6 learn, with crops of the maps, together with MiniLM's last four layers, a BiGRU with
+character n-grams, and the projections and poolings of both. Each batch is of one data set, so that negatives are hard.
+The learning rate follows the time that is left of `--minutes`. Every ten minutes both averages are validated and a
+checkpoint is written, from which `--resume` goes on. At the end OUT/minilm and OUT/bigru are whole models.
+"""
+
+import argparse
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+from vse_demo.utils.runtime import tune_process
+
+tune_process()
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from joint.late_stages import FROZEN_STAGES  # noqa: E402
+from joint.learner import Batch, Learner  # noqa: E402
+from joint.photos import frozen_maps, read_photos  # noqa: E402
+from safetensors import safe_open  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from vse_demo import evaluate  # noqa: E402
+from vse_demo.data.layouts import read_captions  # noqa: E402
+from vse_demo.data.typos import with_typo  # noqa: E402
+from vse_demo.encoders import pad_tokens  # noqa: E402
+from vse_demo.evaluation import Metrics  # noqa: E402
+
+SIDE = 18  # of a map at 288 px
+CROPS = {12: 0.2, 14: 0.35, 16: 0.25, 18: 0.2}
+LATE_CROPS = {14: 0.2, 16: 0.3, 18: 0.5}  # at the end more like those of a whole photo
+TYPOS = 0.2  # share of captions that have one
+CAPTION_PAIRS = 128
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("coco", "flickr", "pretrained", "more-captions", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=80, help="of training, validation not counted")
+    parser.add_argument("--batch-size", type=int, default=192)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--resume", action="store_true")
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    torch.manual_seed(0)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    run = JointRun(chosen)
+    if chosen.resume:
+        run.load_checkpoint()
+    run.train(chosen.minutes * 60)
+
+
+class JointRun:
+    """The data, the learner, and where the run is."""
+
+    def __init__(self, chosen: argparse.Namespace):
+        self.out, self.batch_size = chosen.out, chosen.batch_size
+        self.photos = read_photos(chosen.coco, chosen.flickr)
+        self.more = read_captions(chosen.more_captions)
+        captions = [text for own in self.photos.captions[: self.photos.training] for text in own]
+        self.learner = Learner(chosen.pretrained, captions + [text for own in self.more for text in own])
+        self.random = np.random.default_rng(0)
+        backbone, files = self.learner.backbone, self.photos.files
+        self.plain = frozen_maps(backbone, files, self.out / "maps.npy")
+        self.mirrored = frozen_maps(backbone, files[: self.photos.training], self.out / "mirrored.npy", mirrored=True)
+        self.teacher = teacher_vectors(self.learner, captions, self.out / "teacher.npy")
+        self.first_caption = np.cumsum([0, *(len(own) for own in self.photos.captions)])
+        self.queues: dict[str, list[int]] = {"coco": [], "flickr": []}
+        self.seconds = 0.0  # of training so far
+
+    def train(self, seconds: float) -> None:
+        """Go on until so many seconds have been trained."""
+        validated = self.seconds
+        while (progress := self.seconds / seconds) < 1:
+            started = time.monotonic()
+            row = self.learner.step(self.draw_batch(progress), progress, self.random)
+            self.seconds += time.monotonic() - started
+            if not math.isfinite(row["minilm"] + row["bigru"]):
+                raise FloatingPointError(f"the loss is no number at step {row['step']}")
+            if row["step"] % 10 == 0:
+                self.log({**row, "seconds": round(self.seconds), "progress": round(progress, 4)})
+            if self.seconds - validated > 600:
+                validated = self.seconds
+                self.log({"step": row["step"], "validation": self.validate()})
+                self.save_checkpoint()
+        self.log({"step": self.learner.steps, "validation": self.validate(), "final": True})
+        self.save_checkpoint()
+        with self.learner.averaged():
+            for name, model in self.learner.models.items():
+                model.save_pretrained(self.out / name)
+
+    def draw_batch(self, progress: float) -> Batch:
+        """Photos of one data set, a crop of each map, two captions of each where there are two."""
+        name = "flickr" if self.random.random() < (0.3 if progress < 0.7 else 0.45) else "coco"
+        if len(self.queues[name]) < self.batch_size:
+            self.queues[name] = self.random.permutation(self.photos.parts[name, "train"]).tolist()
+        chosen = [self.queues[name].pop() for _ in range(self.batch_size)]
+        crops = CROPS if progress < 0.85 else LATE_CROPS
+        side = int(self.random.choice(list(crops), p=list(crops.values())))
+        maps = np.empty((self.batch_size, side, side, self.plain.shape[-1]), np.float32)
+        captions, image_ids, numbers = [], [], []
+        for place, photo in enumerate(chosen):
+            y, x = self.random.integers(0, SIDE + 1 - side, 2)
+            source = self.mirrored if self.random.random() < 0.5 else self.plain
+            maps[place] = source[photo, y : y + side, x : x + side]
+            own = self.photos.captions[photo]
+            for number in self.random.permutation(len(own))[:2]:
+                typo = self.random.random() < TYPOS
+                captions.append(with_typo(own[number].lower(), self.random) if typo else own[number])
+                image_ids.append(place)
+                numbers.append(self.first_caption[photo] + number)
+        pairs = self.draw_caption_pairs()
+        teacher = torch.from_numpy(self.teacher[numbers]).float()
+        return Batch(torch.from_numpy(maps), captions, torch.tensor(image_ids), teacher, pairs)
+
+    def draw_caption_pairs(self) -> list[list[str]]:
+        """Two captions of each of some photos that are not here: first ones, second ones."""
+        chosen = self.random.choice(len(self.more), CAPTION_PAIRS, replace=False)
+        both = [self.random.choice(self.more[photo], 2, replace=False) for photo in chosen]
+        return [[str(pair[side]) for pair in both] for side in (0, 1)]
+
+    def validate(self) -> dict[str, Metrics]:
+        """Both models and their ensemble on both validation sets, with averaged weights."""
+        found = {}
+        with self.learner.averaged(), torch.inference_mode():
+            for name in ("flickr", "coco"):
+                numbers = self.photos.parts[name, "val"]
+                captions = [text for photo in numbers for text in self.photos.captions[photo]]
+                image_ids = torch.tensor([place for place, n in enumerate(numbers) for _ in self.photos.captions[n]])
+                images = self.embed_photos(numbers)
+                texts = {key: model.encode_texts(captions) for key, model in self.learner.models.items()}
+                for key in images:
+                    found[f"{name}/{key}"] = evaluate(images[key], texts[key], image_ids)
+                together = [torch.cat(list(side.values()), 1) / math.sqrt(2) for side in (images, texts)]
+                found[f"{name}/ensemble"] = evaluate(*together, image_ids)
+        return found
+
+    def embed_photos(self, numbers: np.ndarray) -> dict[str, torch.Tensor]:
+        """Unit vectors of photos by both models, in full precision."""
+        parts: dict[str, list[torch.Tensor]] = {name: [] for name in self.learner.models}
+        net = self.learner.net
+        for start in range(0, len(numbers), 64):
+            x = torch.from_numpy(self.plain[numbers[start : start + 64]]).float().permute(0, 3, 1, 2)
+            for stage in net.blocks[FROZEN_STAGES:]:
+                x = stage(x)
+            features = net.bn2(net.conv_head(x)).flatten(2).mT
+            for name, model in self.learner.models.items():
+                parts[name].append(model.embed_image_features(features))
+        return {name: torch.cat(each) for name, each in parts.items()}
+
+    def log(self, row: dict) -> None:
+        """Add a row to OUT/log.jsonl; print validations."""
+        with (self.out / "log.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        if "validation" in row:
+            print(row["step"], {key: round(each["rsum"], 1) for key, each in row["validation"].items()}, flush=True)
+
+    def save_checkpoint(self) -> None:
+        """Weights, averages, Adam's state and the time, in one file that appears whole."""
+        learner, tensors = self.learner, {}
+        for parameter in learner.trained:
+            name = learner.names[id(parameter)]
+            tensors |= {f"model.{name}": parameter.detach().clone(), f"average.{name}": learner.average[name].clone()}
+            state = learner.optimizer.state[parameter]
+            tensors |= {f"adam.{key}.{name}": value.clone() for key, value in state.items()}
+        tensors |= {f"buffer.{name}": value.clone() for name, value in self.norm_statistics().items()}
+        part = self.out / "last.part"
+        save_file(tensors, part, {"step": str(learner.steps), "seconds": str(self.seconds)})
+        os.replace(part, self.out / "last.safetensors")
+
+    def load_checkpoint(self) -> None:
+        """Go on from the last checkpoint, with fresh random numbers."""
+        path, learner = self.out / "last.safetensors", self.learner
+        with safe_open(path, "pt") as file:
+            about = file.metadata()
+        stored = load_file(path)
+        learner.steps, self.seconds = int(about["step"]), float(about["seconds"])
+        with torch.no_grad():
+            for parameter in learner.trained:
+                name = learner.names[id(parameter)]
+                parameter.copy_(stored[f"model.{name}"])
+                learner.average[name].copy_(stored[f"average.{name}"])
+                keys = ("step", "exp_avg", "exp_avg_sq")
+                learner.optimizer.state[parameter] = {key: stored[f"adam.{key}.{name}"] for key in keys}
+            for name, value in self.norm_statistics().items():
+                value.copy_(stored[f"buffer.{name}"])
+        self.random = np.random.default_rng(learner.steps)
+        torch.manual_seed(learner.steps)
+
+    def norm_statistics(self) -> dict[str, torch.Tensor]:
+        """The running statistics of the projections' batch norms."""
+        return {
+            name: value
+            for name, value in self.learner.models.named_buffers()
+            if "backbone" not in name and value.is_floating_point()
+        }
+
+
+def teacher_vectors(learner: Learner, captions: list[str], path: Path) -> np.ndarray:
+    """What MiniLM thinks of the captions before it has seen a photo: unit vectors, the means of its token states."""
+    if path.exists():
+        return np.load(path)
+    tokens = learner.minilm.tokenizer.encode(captions)
+    order = sorted(range(len(captions)), key=lambda number: len(tokens[number]))
+    vectors = np.zeros((len(captions), 384), np.float16)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        for start in range(0, len(order), 256):
+            chosen = order[start : start + 256]
+            padded, mask = pad_tokens([tokens[number] for number in chosen])
+            states = learner.minilm.text_encoder.states(padded, mask).float() * mask.unsqueeze(-1)
+            vectors[chosen] = torch.nn.functional.normalize(states.sum(1), dim=1).half().numpy()
+    np.save(path, vectors)
+    return vectors
+
+
+if __name__ == "__main__":
+    main()
