@@ -33,6 +33,7 @@ BLUR = ImageFilter.GaussianBlur(3)  # before that: a line may be drawn a pixel l
 LEVELS = 12  # of 256, by which a block must differ to count
 SHARE = 0.02  # of the blocks that may differ
 
+collect_ignore = ["notebooks/source", "notebooks/student"]  # what is run is the teacher's copy: a student's has gaps
 MARKERS = ("slow", "browser", "notebook")
 LEFT_OUT = pytest.StashKey[Counter[str]]()  # how many tests of each marker were deselected
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,9 @@ from hypothesis import settings
 from support import COLOURS, captions_of, environment, halves_of, paint
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before any test imports huggingface_hub: none may look outside
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script starts with &: programs inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # the same examples every time
 settings.load_profile("repeatable")

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 from vse_demo.layers import RowNorm
-from vse_demo.pooling import GCN, GPO, LIP, POOLINGS, AdaPool, Seq2Seq, SoftPool, build_pooling
+from vse_demo.pooling import DSRN, GCN, GPO, LIP, POOLINGS, AdaPool, Seq2Seq, SoftPool, build_pooling
 
 DIM = 8
 few_examples = settings(max_examples=20)
@@ -268,3 +268,30 @@ def test_row_norm_of_a_single_row_uses_the_running_statistics():
     before = {name: value.clone() for name, value in norm.state_dict().items()}
     torch.testing.assert_close(norm.train()(row, mask), expected)
     torch.testing.assert_close(dict(norm.state_dict()), before)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_dsrn_is_two_graphs_in_loops(heads: int) -> None:
+    torch.manual_seed(0)
+    pooling, features = DSRN(4, heads).double().eval(), torch.randn(1, 3, 4, dtype=torch.float64)
+    nodes = list(features[0].numpy())
+    for number, graph in enumerate(pooling.graphs):
+        if number == 1:
+            nodes = [sum(nodes) / len(nodes), *nodes]
+        weights, biases = (part.detach().numpy() for part in (graph.in_proj_weight, graph.in_proj_bias))
+        query, key, value = (
+            [weights[4 * i : 4 * i + 4] @ n + biases[4 * i : 4 * i + 4] for n in nodes] for i in range(3)
+        )
+        related, size = [], 4 // heads
+        for asked in query:
+            parts = []
+            for head in range(heads):
+                own = slice(head * size, (head + 1) * size)
+                scores = np.exp([asked[own] @ offered[own] / size**0.5 for offered in key])
+                parts.append(sum(s / scores.sum() * each[own] for s, each in zip(scores, value, strict=True)))
+            joined = np.concatenate(parts)
+            related.append(graph.out_proj.weight.detach().numpy() @ joined + graph.out_proj.bias.detach().numpy())
+        nodes = [node + new for node, new in zip(nodes, related, strict=True)]
+    np.testing.assert_allclose(pooling(features)[0].detach().numpy(), sum(nodes) / len(nodes), atol=1e-9)
+    plain = DSRN(4, relations=False)(features)
+    torch.testing.assert_close(plain, features.mean(1))

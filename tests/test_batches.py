@@ -7,7 +7,15 @@ import torch
 from vse_demo.data import open_dataset
 from vse_demo.encoders import CachedFeatures, SubwordTokenizer, WordTokenizer
 from vse_demo.model import VSE, ModelConfig
-from vse_demo.training import PairDataset, drop_features, drop_words, epoch_batches
+from vse_demo.training import (
+    CaptionPairDataset,
+    InputMaker,
+    PairDataset,
+    drop_features,
+    drop_words,
+    epoch_batches,
+    hide_words,
+)
 
 EVEN = np.repeat(np.arange(12), 5)
 UNEVEN = np.random.default_rng(0).permutation(np.repeat(np.arange(9), [5, 1, 5, 3, 2, 7, 5, 0, 4]))
@@ -121,6 +129,50 @@ def test_special_tokens_are_never_touched(bert_folder):
         assert set(dropped[1:-1]) <= {*words, tokenizer.mask_token}
 
 
+def test_hidden_words_keep_their_ngrams():
+    tokenizer = WordTokenizer([f"word{number}" for number in range(30)], ngram_buckets=500)
+    [sentence] = tokenizer.encode([" ".join(tokenizer.words)])
+    random = np.random.default_rng(0)
+    results = [hide_words(sentence, 0.3, tokenizer, random) for _ in range(100)]
+    assert all([token[1:] for token in result] == [token[1:] for token in sentence] for result in results)
+    share = sum(token[0] == tokenizer.unknown for result in results for token in result) / 3000
+    assert share == pytest.approx(0.3, abs=0.03)
+    assert hide_words(sentence, 0.0, tokenizer, random) == sentence
+
+
+def test_that_share_of_captions_is_misspelt_anew_in_each_step():
+    captions = [f"word{number} yesterday" for number in range(20)]
+    tokenizer = WordTokenizer([*WORDS.words, "yesterday"], ngram_buckets=500)
+    data = CaptionPairDataset.make([[caption] for caption in captions], tokenizer)
+    maker = InputMaker(tokenizer, 0.0, 0.0, 64, seed=0, typos=0.5)
+
+    def misspelt(step):
+        random = np.random.default_rng(step)
+        shown = [maker.sentence(data, index, random) for index in range(20)]
+        assert all(
+            sum(a != b for a, b in zip(*pair, strict=True)) <= 1 for pair in zip(shown, data.sentences, strict=True)
+        )
+        return [index for index in range(20) if shown[index] != data.sentences[index]]
+
+    assert misspelt(0) == misspelt(0) != misspelt(1)
+    assert sum(len(misspelt(step)) for step in range(50)) / 1000 == pytest.approx(0.5, abs=0.05)
+
+
+def test_typos_can_be_made_for_subwords(bert_folder):
+    tokenizer = SubwordTokenizer.from_pretrained(str(bert_folder))
+    data = CaptionPairDataset.make([["the left side is red"]], tokenizer)
+    maker = InputMaker(tokenizer, 0.0, 0.0, 64, seed=0, typos=1.0, unknown_words=0.0)
+    assert maker.sentence(data, 0, np.random.default_rng(0)) != data.sentences[0]
+
+
+def test_without_typos_and_hidden_words_nothing_more_is_drawn():
+    data = CaptionPairDataset.make([["word1 word2 word3 word4 word5"]], WORDS)
+    random, other = np.random.default_rng(0), np.random.default_rng(0)
+    shown = InputMaker(WORDS, 0.4, 0.0, 64, seed=0).sentence(data, 0, random)
+    assert shown == drop_words(data.sentences[0], 0.4, WORDS, other)
+    assert random.random() == other.random()  # so a run of an earlier version goes on as it would have
+
+
 # Cells
 
 
@@ -161,6 +213,7 @@ def test_pairs_of_regions_are_read_from_their_file(precomp_folder):
     assert torch.equal(pairs.images[[2, 0]], torch.from_numpy(data.images[[2, 0]]))
     assert pairs.sentences == WORDS.encode(data.captions)
     assert pairs.image_ids is data.image_ids
+    assert pairs.captions == data.captions
 
 
 def test_pairs_of_pictures_are_cached_cells_or_the_files_themselves(karpathy_folder, tmp_path):

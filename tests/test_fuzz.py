@@ -21,7 +21,7 @@ from support import paint
 
 import vse_demo
 from vse_demo import VSE, Gallery, ModelConfig, TrainConfig
-from vse_demo.app.service import check_sentence
+from vse_demo.app.queries import check_sentence
 from vse_demo.data import open_dataset
 from vse_demo.encoders import WordTokenizer
 from vse_demo.utils.files import FileError, read_json, write_json
@@ -244,6 +244,8 @@ TRIES: dict[str, Callable[[VSE, st.DataObject], Any]] = {
     "build_pooling": lambda _, data: try_any_pooling(data),
     "evaluate": lambda _, data: try_evaluate(data),
     "explain": lambda model, data: vse_demo.explain(model, paint(1), data.draw(sentences)),
+    "load_gallery": lambda _, data: vse_demo.load_gallery("default", data.draw(names(["grid-bigru"]))),
+    "load_model": lambda _, data: vse_demo.load_model(data.draw(names(["grid-bigru"]))),
     "make_config": lambda _, data: vse_demo.make_config(data.draw(names(vse_demo.PRESETS)), data.draw(of_training)),
     "negative_count": lambda _, data: try_count(data),
     "open_dataset": lambda _, data: try_folder(data),
@@ -251,7 +253,8 @@ TRIES: dict[str, Callable[[VSE, st.DataObject], Any]] = {
     "train": lambda _, data: try_training(data),
     "uniformity": lambda _, data: try_statistic(vse_demo.uniformity, data),
 }  # fmt: skip
-PLAIN = {"CaptionedImages", "Explanation", "PoolTrace", "tune_process"}  # hold values; takes no arguments
+# What holds values, describes a class, or takes no arguments.
+PLAIN = {"CaptionedImages", "EmbeddingModel", "Explanation", "PoolTrace", "list_models", "tune_process"}
 
 
 def test_every_public_name_is_tried() -> None:

@@ -98,19 +98,26 @@ def test_it_is_the_default_data_set() -> None:
 @pytest.mark.slow
 def test_an_installed_wheel_finds_it_too(tmp_path: Path) -> None:
     project, source = GALLERY.parent.parent, tmp_path / "source"  # a copy: building leaves files behind
-    for part in ("vse_demo", "assets"):
+    for part in ("vse_demo", "assets", "notebooks"):
         shutil.copytree(project / part, source / part)
-    for part in ("pyproject.toml", "README.md", "LICENSE"):
+    for part in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(project / part, source / part)
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, source]
     subprocess.run(build, check=True)
     [wheel] = tmp_path.glob("*.whl")
+    assert wheel.stat().st_size < 100_000_000
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    program = "from vse_demo.data import open_dataset; d = open_dataset(); print(d.folder, len(d.split('train')))"
+    program = (
+        "from vse_demo.data import open_dataset; d = open_dataset(); print(d.folder, len(d.split('train')))\n"
+        "from vse_demo.cli import main; main(['lessons', '--out', 'copied'])"
+    )
     environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin"}
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
-    folder, count = run.stdout.split()
+    folder, count = run.stdout.splitlines()[0].split()
     assert folder == str(tmp_path / "site" / "vse_demo" / "assets" / "gallery")
     assert int(count) == 166
+    assert len(list((tmp_path / "copied").glob("*.ipynb"))) == len(
+        list((project / "notebooks" / "student").glob("*.ipynb"))
+    )

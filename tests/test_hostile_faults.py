@@ -17,7 +17,7 @@ from support import HANGS, wait_until
 from test_download import Hub, hub  # noqa: F401 - a fixture
 
 from vse_demo import VSE, Gallery, ModelConfig, open_dataset
-from vse_demo.app.service import open_service
+from vse_demo.app.collection import open_service
 from vse_demo.cli import main
 from vse_demo.encoders import RowFile, WordTokenizer
 from vse_demo.training import Run
@@ -364,12 +364,12 @@ def test_ctrl_c_in_the_shell_says_stopped_and_resumes(
 ) -> None:
     command = ["train", "--data", karpathy_folder, "--out", tmp_path / "run", "--cache", tmp_path / "cells"]
     with start_python("-m", "vse_demo.cli", *command, *TRAINING, "--epochs", 500) as process:
-        for _ in range(600):
+        for _ in range(10 * HANGS):
             if (tmp_path / "run" / "best").exists():
                 break
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=HANGS)[1]
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "vse-demo: stopped"
     assert Run(tmp_path / "run").resume("cpu").step > 0

@@ -17,9 +17,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save, save_file
 from support import paint
+from test_retrieval import write_format_2
 
 from vse_demo import VSE, Gallery, ModelConfig, TrainConfig, open_dataset, train
-from vse_demo.app.service import cached_gallery
+from vse_demo.app.folder import cached_gallery
 from vse_demo.cli import main
 from vse_demo.data import content_digest, read_image
 from vse_demo.encoders import (
@@ -31,6 +32,7 @@ from vse_demo.encoders import (
     read_word_vectors,
 )
 from vse_demo.retrieval import read_models
+from vse_demo.retrieval.shards import KINDS
 from vse_demo.training import Log, Run
 from vse_demo.utils.files import FileError, verify_checksums
 
@@ -39,11 +41,12 @@ pytestmark = pytest.mark.slow
 WORDS = ["red", "green", "blue", "left", "right"]
 
 
-def make_model(bert_folder: Path | None = None) -> VSE:
+def make_model(bert_folder: Path | None = None, ngram_buckets: int = 0) -> VSE:
     torch.manual_seed(0)
     sizes = {"dim": 12, "backbone": "test_efficientnet", "image_size": 64}
     if bert_folder is None:
-        return VSE(ModelConfig(**sizes, word_dim=8), WordTokenizer(WORDS)).eval()
+        config = ModelConfig(**sizes, word_dim=8, ngram_buckets=ngram_buckets)
+        return VSE(config, WordTokenizer(WORDS, ngram_buckets)).eval()
     settings = TransformerText.read_config(str(bert_folder))
     tokenizer = SubwordTokenizer.from_pretrained(str(bert_folder))
     return VSE(ModelConfig(**sizes, text="bert", text_config=settings), tokenizer).eval()
@@ -85,8 +88,12 @@ def stores(
     model, data = make_model(), write_karpathy(place / "data")
     model.save_pretrained(place / "model")
     make_model(bert_folder).save_pretrained(place / "bert")
+    make_model(ngram_buckets=50).save_pretrained(place / "ngrams")
     test = open_dataset(data).split("test")
-    Gallery.build(model, test, progress=False).save(place / "gallery", models=[place / "model"])
+    gallery = Gallery.build(model, test, progress=False)
+    gallery.save(place / "gallery", models=[place / "model"])
+    (place / "old gallery").mkdir()
+    write_format_2(gallery, place / "old gallery")
     settings = TrainConfig(
         ModelConfig(dim=8, backbone="test_efficientnet", image_size=64, word_dim=4),
         epochs=1, batch_size=4, min_word_count=1, backbone_weights="random", ema_decay=0.5,
@@ -100,8 +107,10 @@ def stores(
     cached_gallery(model, open_dataset(data), root=place / "cache")
     return {
         "model": Store(place / "model", lambda folder: ask(VSE.from_pretrained(folder))),
+        "ngrams": Store(place / "ngrams", lambda folder: ask(VSE.from_pretrained(folder))),
         "bert": Store(place / "bert", lambda folder: ask(VSE.from_pretrained(folder))),
         "gallery": Store(place / "gallery", lambda folder: contents(Gallery.load(folder, model)) + read_models(folder)),
+        "old gallery": Store(place / "old gallery", lambda folder: contents(Gallery.load(folder, model))),
         "run": Store(place / "run", state),
         "cells": Store(place / "cells", lambda folder: [cached_features(encoder, test.images, folder)[range(4)]], True),
         "cache": Store(
@@ -112,11 +121,12 @@ def stores(
 
 FILES = [
     ("model", "config.json"), ("model", "vocabulary.json"), ("model", "model.safetensors"), ("model", "SHA256SUMS"),
+    ("ngrams", "config.json"), ("ngrams", "vocabulary.json"), ("ngrams", "model.safetensors"),
     ("bert", "config.json"), ("bert", "tokenizer.json"), ("bert", "model.safetensors"),
-    ("gallery", "gallery.json"), ("gallery", "gallery.safetensors"), ("gallery", "models.json"),
+    ("gallery", "gallery.json"), *(("gallery", f"shard-0001.{kind}") for kind in KINDS[:-1]),
     ("run", "config.json"), ("run", "vocabulary.json"), ("run", "last.safetensors"),
     ("cells", "rows.f16"), ("cells", "rows.txt"),
-    ("cache", "gallery.json"), ("cache", "gallery.safetensors"), ("cache", "SHA256SUMS"),
+    ("cache", "gallery.json"), *(("cache", f"shard-0001.{kind}") for kind in KINDS[:-1]),
 ]  # fmt: skip
 
 
@@ -385,7 +395,7 @@ def test_pickles_under_any_name_are_not_opened(
     ids=["endless", "a terabyte", "nothing", "a large shape", "beyond the end", "odd"],
 )
 def test_lying_headers_are_refused(stores: dict[str, Store], spare: Callable[..., Path], header: bytes) -> None:
-    copy = spare(stores["gallery"])
+    copy = spare(stores["old gallery"])
     (copy / "gallery.safetensors").write_bytes(header)
     with pytest.raises(FileError, match=r"gallery\.safetensors"):
         Gallery.load(copy, make_model())
@@ -395,6 +405,8 @@ def test_lying_headers_are_refused(stores: dict[str, Store], spare: Callable[...
     "change",
     [
         {"dim": 10**9}, {"dim": True}, {"dim": 12.0}, {"dim": [12]}, {"image_size": 10**6}, {"word_dim": -1},
+        {"ngram_buckets": -1}, {"ngram_buckets": 10**9}, {"ngram_buckets": "many"}, {"ngram_buckets": None},
+        {"ngram_buckets": 8}, {"ngram_buckets": True},
         {"vision": "../../x"}, {"vision": ["grid"]},
         {"backbone": "hf-hub:someone/model"}, {"backbone": "local-dir:/tmp"},
         {"backbone": {"a": 1}}, {"pooling": None}, {"pooling_options": [1]}, {"pooling_options": {"no": 1}},
@@ -432,7 +444,7 @@ def test_odd_transformers_describe_no_model(
 def test_vectors_of_another_kind_are_refused(
     stores: dict[str, Store], spare: Callable[..., Path], dtype: torch.dtype
 ) -> None:
-    copy = spare(stores["gallery"])
+    copy = spare(stores["old gallery"])
     tensors = load_file(copy / "gallery.safetensors")
     (copy / "gallery.safetensors").write_bytes(save({**tensors, "image_vectors": tensors["image_vectors"].to(dtype)}))
     with pytest.raises(FileError, match=r"'image_vectors' in gallery\.safetensors are not all numbers"):
@@ -443,7 +455,7 @@ def test_vectors_of_another_kind_are_refused(
 def test_a_search_with_odd_models_says_so(
     stores: dict[str, Store], spare: Callable[..., Path], capsys: pytest.CaptureFixture[str], content: str
 ) -> None:
-    copy = spare(stores["gallery"])
+    copy = spare(stores["old gallery"])
     (copy / "models.json").write_text(content)
     assert main(["search", "red", "--gallery", str(copy)]) == 1
     assert "Traceback" not in capsys.readouterr().err
@@ -459,8 +471,8 @@ def test_regions_must_be_numbers(precomp_folder: Path) -> None:
 def test_a_gallery_of_a_later_version_is_refused(stores: dict[str, Store], spare: Callable[..., Path]) -> None:
     copy = spare(stores["gallery"])
     content = json.loads((copy / "gallery.json").read_text())
-    (copy / "gallery.json").write_text(json.dumps({**content, "format": 3}))
-    with pytest.raises(FileError, match="is not a gallery of format 2"):
+    (copy / "gallery.json").write_text(json.dumps({**content, "format": 4}))
+    with pytest.raises(FileError, match="is not a gallery of format 3"):
         Gallery.load(copy, make_model())
 
 

@@ -183,7 +183,7 @@ def test_a_bad_upload_is_refused_with_a_sentence_and_no_markup(page: Page, tmp_p
     page.get_by_role("tab", name="Find captions").click()
     bad = tmp_path / "<img src=x onerror=alert(1)>.jpg"
     bad.write_bytes(b"no picture")
-    page.locator("input[type=file]").first.set_input_files(bad)
+    page.locator("#give input[type=file]").set_input_files(bad)
     expect(page.get_by_text(hostile.UNKNOWN).first).to_be_visible()
 
 
@@ -238,9 +238,16 @@ def test_half_a_sign_is_answered(server: Server) -> None:
     ("data", "reason"),
     [
         ([None, "given"], hostile.EMPTY),
-        (["a dog", "clip"], "is not in the list of choices"),
+        (["a dog", "clip"], "unknown model 'clip'; choose one of given"),
         (["a dog", None], None),  # the default model
-        (["a dog"], ""),
+        (["a dog"], None),
+        ([], "the argument 'sentence' is missing"),
+        (["a dog", "given", 5, "and more"], "takes 3 arguments (sentence, model, k), not 4"),
+        (["a dog", "given", "5"], "k must be a whole number from 1 to 500, not '5'"),
+        (["a dog", "given", True], "k must be a whole number"),
+        (["a dog", "given", 501], "k must be a whole number"),
+        ([["a dog"] * 65, "given"], "a list must have 1 to 64 items, not 65"),
+        ([["a dog", ""], "given"], hostile.EMPTY),
         ([["a", "dog"], {"a": 1}], ""),
         ([{"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, "given"], ""),
     ],
@@ -251,6 +258,39 @@ def test_odd_requests_get_no_traceback(server: Server, data: list[object], reaso
     assert (reason or "") in answer
     assert "Traceback" not in answer
     assert "root:" not in answer
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{", "send a JSON object"),
+        (b"[1]", "send a JSON object with the arguments by name"),
+        (b"{}", "the argument 'sentence' is missing; this function takes sentence, model, k"),
+        (b'{"sentence": "a dog", "base": "http://evil/"}', "unknown argument 'base'"),
+        (b'{"sentence": "a dog", "limit": 9}', "unknown argument 'limit'; this function takes sentence, model, k"),
+        (b'{"sentence": "a dog", "k": 2.5}', "k must be a whole number from 1 to 500, not 2.5"),
+        (b'{"sentence": 5}', hostile.EMPTY),
+    ],
+)
+def test_plain_requests_that_are_wrong_get_a_sentence(server: Server, body: bytes, reason: str) -> None:
+    code, content = status(server, "/find_images", "POST", body)
+    assert code == 422
+    assert reason in json.loads(content)["error"]
+
+
+@pytest.mark.parametrize(
+    "image", ["/etc/passwd", "../secret.png", "http://203.0.113.1/x.png", "data:image/png;base64,AA=="]
+)
+def test_plain_requests_reach_no_other_file(server: Server, image: str) -> None:
+    code, content = status(server, "/find_captions", "POST", json.dumps({"image": image}).encode())
+    assert code == 422
+    assert b"secret" not in content.replace(image.encode(), b"")
+
+
+def test_arguments_by_name_are_checked(server: Server) -> None:
+    code, content = status(server, "/gradio_api/call/v2/find_images", "POST", b'{"sentence": "a dog", "limit": 9}')
+    assert code == 422
+    assert b"`limit` is not a valid" in content
 
 
 def memory(server: Server, what: str) -> int:
@@ -343,7 +383,7 @@ OTHER_ROUTES = [
     ("POST", "/gradio_api/run-history/connect"), ("GET", "/gradio_api/run-history/buckets"),
     ("GET", "/gradio_api/runs"), ("GET", "/monitoring"), ("GET", "/monitoring/summary"),
     ("GET", "/gradio_api/dev/reload"), ("GET", "/gradio_api/deep_link"), ("POST", "/gradio_api/component_server"),
-    ("GET", "/docs"), ("GET", "/gradio_api/stream/a/b/c/playlist.m3u8"),
+    ("GET", "/gradio_api/stream/a/b/c/playlist.m3u8"),
 ]  # fmt: skip
 
 

@@ -13,9 +13,12 @@ import pytest
 import torch
 
 from vse_demo import VSE, ModelConfig, explain
+from vse_demo.app.actions import Actions, read_choice
+from vse_demo.app.collection import open_service
 from vse_demo.app.html import results
-from vse_demo.app.page import Page, Turns, read_choice, user_errors
-from vse_demo.app.service import Service, open_service
+from vse_demo.app.html.markup import picture_url
+from vse_demo.app.service import Service
+from vse_demo.app.turns import Turns
 from vse_demo.cli import main
 from vse_demo.data import open_dataset
 from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
@@ -75,51 +78,60 @@ class Tags(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.attributes: set[str] = set()
+        self.links: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes |= {name for name, _ in attributes}
+        self.links += [value or "" for name, value in attributes if name == "href"]
 
 
 def is_harmless(piece: str) -> bool:
     """Whether nothing in it can run, leave the page or be taken for a template."""
     seen = Tags(piece)
     piece.encode()
-    acts = [name for name in seen.attributes if name.startswith("on") or name in ("href", "srcdoc", "action")]
-    return not acts and not {*seen.tags} & {"script", "iframe", "a", "object", "style"} and "${" not in piece
+    acts = [name for name in seen.attributes if name.startswith("on") or name in ("srcdoc", "action")]
+    leads = [link for link in seen.links if not link.startswith("pictures/")]
+    return not acts and not leads and not {*seen.tags} & {"script", "iframe", "object", "style"} and "${" not in piece
 
 
 @pytest.mark.parametrize("text", hostile.TEXTS, ids=lambda text: text.title)
 def test_every_sentence_is_answered_or_refused_with_a_reason(service: Service, text: hostile.Text) -> None:
-    search = user_errors(Page(service).find_images)
+    found = Actions(service).find(text.text, None, "", 5, "given", "given", Turns(), 1, lambda *_, **__: None)
     if text.refused is None:
-        cards, why, mark = search(text.text, "given", "given", Turns(), 1)
+        (cards, *_), (_, why, mark) = found
         assert Tags(cards).tags.count("img") == 5
         assert is_harmless(cards)
         assert is_harmless(why)
         assert "Why" in why
         json.dumps(mark, ensure_ascii=False).encode()  # as the page gets it
     else:
-        with pytest.raises(gr.Error, match=text.refused):
-            search(text.text, "given", "", Turns(), 1)
+        with pytest.raises(ValueError, match=text.refused):
+            next(found)
 
 
 def test_every_name_and_caption_comes_back_from_its_card(service: Service) -> None:
-    page = Page(service)
-    for packed, name in zip(re.findall(r'data-item="([^"]*)"', results.sample_cards(
-        [*service.files], page.read, service.describe
-    )), service.files, strict=True):  # fmt: skip
+    cards = results.sample_cards([*service.files], service.describe)
+    for packed, name in zip(re.findall(r'data-item="([^"]*)"', cards), service.files, strict=True):
         event = gr.SelectData(None, {"index": 0, "value": {"item": packed}})
         assert read_choice(event)[0] == name
 
 
+def test_every_picture_can_be_shown_in_large(service: Service) -> None:
+    for name in service.files:
+        large = results.large_view(service.photo(name), service.describe(name))
+        assert is_harmless(large)
+        assert Tags(large).links == [picture_url(name)]
+
+
 def test_captions_are_nothing_but_text(service: Service) -> None:
-    page = Page(service)
-    cards = results.caption_cards(service.find_captions(service.encode_image(page.read(page.samples[0])), k=999))
+    actions = Actions(service)
+    image = service.encode_image(actions.read(actions.samples[0]))
+    cards = results.caption_cards(service.find_captions(image, k=999))
     assert is_harmless(cards)
     assert Tags(cards).tags.count("button") > 30
-    assert is_harmless(results.sample_cards(page.samples, page.read, service.describe))
+    assert is_harmless(results.sample_cards(actions.samples, service.describe))
 
 
 @pytest.mark.parametrize("value", [None, 5, ["a dog"], {"a": 1}, b"a dog"])
@@ -145,7 +157,7 @@ def test_every_caption_is_found_again(service: Service) -> None:
 
 
 def test_names_and_captions_are_nothing_but_text_on_the_map(service: Service) -> None:
-    template = Page(service).map("given")
+    template = Actions(service).map("given")
     value = re.compile(r"\$\{value\.\w+\}")
     assert is_harmless(value.sub("", template))
     assert "{{" not in template
@@ -181,7 +193,7 @@ def test_a_search_in_the_shell_never_shows_a_traceback(
     output = capsys.readouterr()
     assert code == (1 if not text.text.strip() else 0)
     assert len(output.out.splitlines()) == (0 if code else 5)
-    assert output.err == ("" if code == 0 else f"vse-demo: sentence 0 is empty: {' ' + text.text!r}\n")
+    assert output.err == ("" if code == 0 else f"vse-demo: a sentence is empty: {' ' + text.text!r}\n")
 
 
 def test_a_caption_of_control_characters_is_no_caption(own_folder: Path, tmp_path: Path) -> None:

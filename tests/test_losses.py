@@ -10,6 +10,7 @@ from torch.autograd import gradcheck
 from torch.nn.functional import cross_entropy, normalize
 
 from vse_demo.losses import (
+    K_VARIANTS,
     OBJECTIVES,
     AdOpt,
     HardTriplet,
@@ -26,7 +27,7 @@ from vse_demo.utils.checks import VARIANTS
 
 IMAGE_IDS = [3, 0, 0, 1, 3, 0, 4]  # five images with 3, 1, 0, 2 and 1 captions, in no order
 many_examples = settings(max_examples=100)
-both_variants = pytest.mark.parametrize("variant", VARIANTS)
+every_variant = pytest.mark.parametrize("variant", K_VARIANTS)
 # Texts that know nothing of their images, something, and nearly all: K is large, middling and 1.
 every_likeness = pytest.mark.parametrize("likeness", [0.0, 0.4, 3.0])
 
@@ -76,8 +77,8 @@ def info_nce(variant, k):
     return term
 
 
-def maturity_by_loops(similarities, image_ids, variant):
-    """Alignment + uniformity."""
+def measures_by_loops(similarities, image_ids, variant):
+    """Alignment and uniformity."""
     texts, images = similarities.shape
     total = true = 0.0
     for text in range(texts):
@@ -88,14 +89,18 @@ def maturity_by_loops(similarities, image_ids, variant):
                 value = 0.0 if image == image_ids[text] else -value
             total += math.exp(value)
     mean = total / (texts * images)
-    return true / texts + (math.log(mean) if variant == "paper" else mean)
+    return true / texts, mean if variant == "official" else math.log(mean)
 
 
-def k_by_formula(maturity, candidates, variant):
+def k_by_formula(measures, candidates, variant):
+    aligned, uniform = measures
     if variant == "paper":
-        k = math.floor(candidates * math.cos(maturity * math.pi / 4))
+        k = math.floor(candidates * math.cos((aligned + uniform) * math.pi / 4))
+    elif variant == "official":
+        k = int(candidates * math.cos((aligned + uniform) ** 1.25)) + 1
     else:
-        k = int(candidates * math.cos(maturity**1.25)) + 1
+        contrast = aligned - uniform
+        k = candidates if contrast < 0 else math.floor(candidates * math.cos(math.pi * contrast))
     return min(max(k, 1), candidates - 1)
 
 
@@ -110,17 +115,24 @@ def space(positive, negative, size=128):
 
 
 @pytest.mark.parametrize(
-    ("positive", "negative", "paper", "official"),
-    [(0, 0, 127, 69), (0.2, 0, 126, 40), (0.4, 0, 121, 6), (0.5, 0, 117, 1), (1, 0, 89, 1), (0.99, 0.99, 4, 11)],
+    ("positive", "negative", "paper", "official", "contrast"),
+    [
+        (0, 0, 127, 69, 127),
+        (0.2, 0, 126, 40, 104),
+        (0.4, 0, 121, 6, 42),
+        (0.5, 0, 117, 1, 3),
+        (1, 0, 89, 1, 1),
+        (0.99, 0.99, 4, 11, 127),
+    ],
 )
-def test_k_of_typical_spaces(positive, negative, paper, official):
+def test_k_of_typical_spaces(positive, negative, paper, official, contrast):
     similarities = space(positive, negative)
-    for variant, expected in (("paper", paper), ("official", official)):
+    for variant, expected in (("paper", paper), ("official", official), ("contrast", contrast)):
         spread = uniformity(similarities, variant=variant).item()
         assert negative_count(alignment(similarities).item(), spread, 128, variant) == expected
 
 
-@both_variants
+@every_variant
 @given(st.floats(-1, 1), st.floats(-1, math.e), st.integers(2, 500))
 @many_examples
 def test_k_is_between_one_and_all_negatives(variant, aligned, uniform, size):
@@ -134,13 +146,29 @@ def test_official_k_falls_as_alignment_rises(one, other, uniform):
     assert k[0] >= k[1]
 
 
+@given(st.floats(-1, 1), st.floats(-1, 1), st.floats(-0.5, 1), st.integers(2, 300))
+@many_examples
+def test_contrast_k_falls_as_true_pairs_stand_out_and_rises_with_crowding(one, other, uniform, size):
+    low, high = sorted((one, other))
+    assert negative_count(low, uniform, size, "contrast") >= negative_count(high, uniform, size, "contrast")
+    assert negative_count(uniform, low, size, "contrast") <= negative_count(uniform, high, size, "contrast")
+
+
+@given(st.floats(-1, 1), st.integers(2, 300))
+@many_examples
+def test_contrast_takes_all_negatives_where_everything_is_equally_alike(likeness, size):
+    similarities = torch.full((size, size), likeness, dtype=torch.float64)
+    measures = alignment(similarities).item(), uniformity(similarities, variant="contrast").item()
+    assert negative_count(*measures, size, "contrast") == size - 1
+
+
 @every_likeness
-@both_variants
+@every_variant
 def test_alignment_and_uniformity_are_their_equations(variant, likeness):
     images, texts, image_ids = batch(likeness)
     similarities = texts @ images.T
-    ours = alignment(similarities, image_ids) + uniformity(similarities, image_ids, variant)
-    assert ours.item() == pytest.approx(maturity_by_loops(similarities.numpy(), IMAGE_IDS, variant))
+    ours = alignment(similarities, image_ids).item(), uniformity(similarities, image_ids, variant).item()
+    assert ours == pytest.approx(measures_by_loops(similarities.numpy(), IMAGE_IDS, variant))
 
 
 def test_uniformity_is_that_of_wang_and_isola_plus_one():
@@ -151,12 +179,12 @@ def test_uniformity_is_that_of_wang_and_isola_plus_one():
 
 @every_likeness
 @pytest.mark.parametrize("fixed_k", [None, 1, 3, 100])
-@both_variants
+@every_variant
 def test_adopt_is_its_equations(variant, fixed_k, likeness):
     objective, (images, texts, image_ids) = AdOpt(variant, fixed_k=fixed_k), batch(likeness)
     similarities = similarities_of(images, texts, image_ids)
-    maturity = maturity_by_loops(similarities, IMAGE_IDS, variant)
-    k_images, k_texts = (fixed_k or k_by_formula(maturity, n, variant) for n in (len(images), len(texts)))
+    measures = measures_by_loops(similarities, IMAGE_IDS, variant)
+    k_images, k_texts = (fixed_k or k_by_formula(measures, n, variant) for n in (len(images), len(texts)))
     terms = by_loops(similarities, IMAGE_IDS, info_nce(variant, k_images), info_nce(variant, k_texts))
     expected = np.mean(terms[0]) + np.mean(terms[1])
     result = objective(images, texts, image_ids)
@@ -177,6 +205,7 @@ def test_triplet_losses_are_their_loops(objective, term, likeness):
 def test_the_schedule_of_k_is_used_in_these_tests():
     counts = [AdOpt()(*batch(likeness)).k for likeness in (0.0, 0.4, 3.0)]
     assert counts[0] > counts[1] > counts[2] == 1
+    assert [AdOpt("contrast")(*batch(likeness)).k for likeness in (0.0, 3.0)] == [4, 1]
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -190,7 +219,7 @@ def test_gradients_are_those_of_the_loss(name):
     assert gradcheck(loss, (images.requires_grad_(), texts.requires_grad_()))
 
 
-@both_variants
+@every_variant
 def test_gradients_of_adopt_with_more_k_than_negatives(variant):
     images, texts, image_ids = batch()
     objective = AdOpt(variant, fixed_k=100)
@@ -207,7 +236,7 @@ def test_a_caption_of_the_same_image_is_never_a_negative():
     assert terms.loss_t2i.item() == pytest.approx(-1)
 
 
-@both_variants
+@every_variant
 def test_a_pair_is_never_its_own_negative(variant):
     images = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])  # each wrong similarity is −1, far below the right ones
     terms = AdOpt(variant, temperature=1.0, margin=0.0, fixed_k=1)(images, images, torch.arange(2))
@@ -250,6 +279,11 @@ def test_scheduled_triplet_leaves_the_sum_after_the_first_epoch():
     for epoch, expected in ((0, every), (1, hardest), (2, hardest), (0, every)):
         objective.start_epoch(epoch)
         assert objective(*inputs).loss == expected
+    longer = ScheduledTriplet(sum_epochs=3)
+    for epoch, expected in ((0, every), (2, every), (3, hardest)):
+        longer.start_epoch(epoch)
+        assert longer(*inputs).loss == expected
+    assert ScheduledTriplet(sum_epochs=0)(*inputs).loss == hardest
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -261,8 +295,8 @@ def test_the_terms_for_the_log_are_numbers_of_one_definition(name):
     row = terms.as_floats()
     assert row.keys() == {"loss", "k", "alignment", "uniformity", "loss_t2i", "loss_i2t"}
     assert all(type(value) is float for value in row.values())
-    maturity = maturity_by_loops(similarities_of(images.detach(), texts, image_ids), IMAGE_IDS, "paper")
-    assert row["alignment"] + row["uniformity"] == pytest.approx(maturity)
+    measures = measures_by_loops(similarities_of(images.detach(), texts, image_ids), IMAGE_IDS, "paper")
+    assert (row["alignment"], row["uniformity"]) == pytest.approx(measures)
 
 
 def test_a_loss_needs_neither_k_nor_epochs():
@@ -325,9 +359,10 @@ def test_bad_batches_are_refused(name, images, texts, image_ids, error, message)
     [
         (lambda: AdOpt(temperature=0), "temperature must be above 0, got 0"),
         (lambda: AdOpt(fixed_k=0), "fixed_k must be at least 1, got 0"),
-        (lambda: AdOpt("mine"), "unknown AdOpt variant 'mine'; choose one of paper, official"),
-        (lambda: negative_count(0, 0, 8, "mine"), "unknown K variant 'mine'; choose one of paper, official"),
+        (lambda: AdOpt("mine"), "unknown AdOpt variant 'mine'; choose one of paper, official, contrast"),
+        (lambda: negative_count(0, 0, 8, "mine"), "unknown K variant 'mine'; choose one of paper, official, contrast"),
         (lambda: uniformity(torch.eye(2), variant="mine"), "unknown uniformity variant 'mine'"),
+        (lambda: ScheduledTriplet(sum_epochs=-1), "sum_epochs must be at least 0, got -1"),
         (lambda: alignment(torch.ones(3, 2)), "similarities are 3 × 2: say which image each text belongs to"),
         (lambda: build_objective("adopt", k=1), "unknown option of objective adopt 'k'; choose one of variant, temp"),
         (
@@ -343,10 +378,49 @@ def test_bad_options_are_refused(call, message):
         call()
 
 
-@both_variants
+@every_variant
 def test_memory_grows_with_the_pairs_and_not_with_their_vectors(variant):
     kept = []
     images, texts = normalize(torch.randn(2, 64, 256), dim=2).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda t: t):
         AdOpt(variant)(images, texts, torch.arange(64)).loss.backward()
     assert max(kept) <= 64 * 256  # a similarity for each pair, or the vectors themselves; never 64 · 64 · 256
+
+
+# A small world: two noisy views of the same things, turned, from a nearly collapsed start (lesson 5)
+
+
+def alignment_after(variant, noise, steps=300, size=64, dim=16):
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    things = draw(1024, dim)
+    views = [things @ torch.linalg.qr(draw(dim, dim))[0] + noise * draw(1024, dim) for _ in range(2)]
+    maps = [(0.1 * draw(dim, dim)).requires_grad_() for _ in views]
+    shift = 10 * normalize(draw(1, dim))
+    shifts = [shift.clone().requires_grad_() for _ in views]
+    optimizer, objective = torch.optim.Adam(maps + shifts, lr=0.01), AdOpt(variant)
+    for _ in range(steps):
+        chosen = torch.randperm(1024, generator=generator)[:size]
+        images, texts = (normalize(v[chosen] @ m + s) for v, m, s in zip(views, maps, shifts, strict=True))
+        terms = objective(images, texts, torch.arange(size))
+        optimizer.zero_grad()
+        terms.loss.backward()
+        optimizer.step()
+    return terms
+
+
+@pytest.mark.slow
+def test_contrast_escapes_a_collapse_that_the_authors_k_falls_into():
+    official, contrast = (alignment_after(variant, noise=1.3) for variant in ("official", "contrast"))
+    assert official.alignment > 0.98  # one point, and K says that all is well
+    assert official.k < 10
+    assert contrast.alignment < 0.9
+    assert contrast.alignment - contrast.uniformity > official.alignment - official.uniformity + 0.1
+
+
+@pytest.mark.slow
+def test_contrast_comes_down_to_few_negatives_in_a_good_space():
+    assert alignment_after("contrast", noise=0.3).k < 10

@@ -99,12 +99,10 @@ def test_a_single_item_is_a_list_of_one(images: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (b"\xff\xd8", "an image must be a PIL image or a path, not bytes: PIL.Image.open"),
-        (torch.zeros(3, 8, 8), "an image must be a PIL image or a path, not Tensor"),
         (np.zeros((8, 8, 3)), "takes images or paths of images, not arrays: convert with PIL.Image.fromarray"),
-        (None, "an image must be a PIL image or a path, not NoneType"),
+        (None, "an image must be a PIL image, a path, bytes or a tensor, not NoneType"),
     ],
-    ids=["bytes", "tensor", "array", "nothing"],
+    ids=["array", "nothing"],
 )
 def test_what_is_no_image_is_refused_by_its_kind(item: object, message: str) -> None:
     for model in (make_model(), Ensemble([make_model()])):
@@ -114,9 +112,26 @@ def test_what_is_no_image_is_refused_by_its_kind(item: object, message: str) -> 
         make_model(vision="region", region_dim=6).encode_images([b"\xff\xd8"])  # type: ignore[list-item]
 
 
-def test_bytes_alone_are_refused_like_bytes_in_a_list() -> None:
-    with pytest.raises(TypeError, match="not bytes"):
-        make_model().encode_images(b"\xff\xd8")  # type: ignore[arg-type]
+def test_bytes_and_tensors_are_images(images: list[Path]) -> None:
+    model, image = make_model(), images[0]
+    expected = model.encode_images(image)
+    pixels = torch.from_numpy(np.array(read_image(image))).permute(2, 0, 1)
+    for given in (image.read_bytes(), bytearray(image.read_bytes()), pixels, pixels.float() / 255, pixels.unsqueeze(0)):
+        torch.testing.assert_close(model.encode_images(given), expected)
+    with pytest.raises(FileError, match="the image is not an image that this program reads"):
+        model.encode_images(b"\xff\xd8")
+    with pytest.raises(FileError, match="the image is empty"):
+        model.encode_images(b"")
+    for wrong, message in (
+        (torch.zeros(1, 8, 8), r"must be \(3, height, width\), not \(1, 8, 8\)"),
+        (torch.full((3, 8, 8), 2.0), "values from 0 to 1"),
+        (torch.zeros(3, 8, 8, dtype=torch.int64), "must be uint8 or float, not torch.int64"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.encode_images(wrong)
+
+
+def test_bytes_are_no_sentence() -> None:
     with pytest.raises(TypeError, match="sentence 0 must be a string, not bytes"):
         make_model().encode_texts(b"red")  # type: ignore[arg-type]
 
@@ -327,7 +342,7 @@ def test_a_failed_save_leaves_the_good_copy(saved: Path, monkeypatch: pytest.Mon
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("vse_demo.model.vse.write_atomic", fail)
+    monkeypatch.setattr("vse_demo.model.dual.write_atomic", fail)
     with pytest.raises(OSError, match="disk full"):
         make_model(seed=1).save_pretrained(saved)
     assert VSE.from_pretrained(saved).fingerprint() == make_model().fingerprint()

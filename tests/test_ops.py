@@ -388,3 +388,16 @@ def test_a_search_runs_where_the_vectors_are(queries: int, device: str) -> None:
     scores, numbers = top_k(torch.randn(queries, 5, device=device), torch.randn(20, 5, device=device), 3, chunk=8)
     assert scores.device.type == numbers.device.type == device
     assert scores.shape == numbers.shape == (queries, 3)
+
+
+@pytest.mark.parametrize("queries", [0, 1, 3, 4, 5, 40])
+@pytest.mark.parametrize("kernels", [True, False])
+def test_products_with_halves_are_those_of_their_values(queries: int, kernels: bool) -> None:
+    random = np.random.default_rng(0)
+    vectors = (random.normal(size=(300, 37)) * 10.0 ** random.integers(-8, 2, (300, 37))).astype(np.float16)
+    vectors.flags.writeable = False  # as a mapped file
+    few = random.normal(size=(queries, 37)).astype(np.float32)
+    with contextlib.nullcontext() if kernels else ops.disable_kernels():
+        found = ops.half_products(torch.from_numpy(few), vectors)
+    assert np.allclose(found.numpy(), few.astype(float) @ vectors.astype(float).T, rtol=1e-4, atol=1e-3)
+    assert (np.abs(vectors) < 6e-5).any()  # also numbers that float16 holds with fewer digits

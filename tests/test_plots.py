@@ -50,6 +50,33 @@ def test_a_matrix_shows_its_numbers() -> None:
     assert texts(plots.plot_matrix(np.array([[1, 2.25], [-3, 4]]), digits=2)) == ["1.00", "2.25", "-3.00", "4.00"]
 
 
+def test_panels_that_are_compared_have_one_scale() -> None:
+    shown = [plots.plot_matrix(np.array([[value, 0.0]]), limits=(0, 10)).images[0] for value in (5.2, 5.5)]
+    assert len({image.get_clim() for image in shown}) == 1
+    assert shown[0].norm(5.2) < shown[1].norm(5.5) < shown[0].norm(5.2) + 0.05
+
+
+def test_the_worked_pipeline_ends_in_the_cosine_of_its_two_vectors() -> None:
+    draw = np.random.default_rng(0)
+    cells, features = draw.normal(size=(9, 64)), draw.normal(size=(3, 64))
+    image, text = (vector / np.linalg.norm(vector) for vector in draw.normal(size=(2, 64)))
+    ax = plots.plot_worked_pipeline(IMAGES[0], cells, ["a", "red", "$kite"], features, image, text, dims=16)
+    assert np.allclose([bar.get_height() for bar in ax.patches], (image * text)[:16])
+    assert any(f"the cosine is {image @ text:.2f}" in other.get_title() for other in ax.figure.axes)
+
+
+def test_a_map_can_show_some_groups_and_keep_the_others_behind() -> None:
+    points = np.random.default_rng(0).normal(size=(6, 2))
+    ax = plots.plot_space(points, points.repeat(2, 0), np.arange(12) // 2, ["cat", "dog", "cow"] * 2, shown=["dog"])
+    assert [part.get_label() for part in ax.collections] == ["texts", "other images", "dog"]
+    assert len(ax.lines) == 4
+
+
+def test_a_note_stands_outside_the_quotation_marks() -> None:
+    plots.plot_retrieved_images("red", IMAGES, [0.9, 0.5, 0.1], [True, False, None], note="(rank 7)")
+    assert plt.gcf().get_suptitle() == "“red” (rank 7)"
+
+
 def test_rank_weights_are_drawn_from_rank_one() -> None:
     ax = plots.plot_rank_weights({"max": np.array([1, 0, 0]), "mean": np.ones(3) / 3})
     assert [line.get_label() for line in ax.lines] == ["max", "mean"]

@@ -96,6 +96,25 @@ def test_adpool_gradients_are_those_of_its_output(variant, levels):
     assert gradcheck(pooled, (features.requires_grad_(), *pool.parameters()))
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_adpool_can_start_as_the_mean_and_learn_from_there(variant):
+    features, mask = ragged(garbage=1e3)
+    means = torch.stack([item[keep].mean(0) for item, keep in zip(features, mask, strict=True)])
+    pool = AdPool(DIM, variant, embedding=False, init="mean").double()
+    torch.testing.assert_close(pool(features, mask), means)
+    pool(features, mask).square().sum().backward()
+    assert pool.token_score.weight.grad.abs().sum() > 0  # a ReLU at 0 would pass nothing
+    both = AdPool(DIM, variant, init="mean").double()
+    torch.testing.assert_close(both.levels(features, mask)[0], means)
+
+
+def test_only_a_token_level_can_start_at_the_mean():
+    with pytest.raises(ValueError, match="token level is what can start at the mean, and it is off"):
+        AdPool(DIM, token=False, init="mean")
+    with pytest.raises(ValueError, match="unknown AdPool init 'zero'; choose one of random, mean"):
+        AdPool(DIM, init="zero")
+
+
 @every_precision
 @pytest.mark.parametrize("levels", LEVELS, ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)

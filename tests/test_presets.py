@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from vse_demo import PRESETS, AdOpt, AdPool, make_config, open_dataset
+from vse_demo import PRESETS, AdOpt, AdPool, ModelConfig, make_config, open_dataset
+from vse_demo.model.config import write_config
 from vse_demo.training import CAPTIONS, IMAGES, PairDataset, Trainer, build_model, validate
+from vse_demo.utils.files import FileError
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +63,10 @@ def test_the_papers_recipes_train_in_full_size(
     assert validate(model, pairs, batch_size=2)["images"] == len(data)
 
 
-def test_the_shipped_recipes_are_those_of_the_shipped_models() -> None:
+def test_the_small_recipes_are_those_of_their_runs() -> None:
     for name in ("bigru", "minilm"):
-        config = make_config(f"shipped-{name}", {})
-        log = json.loads((Path(__file__).parent.parent / "assets" / "runs" / f"shipped-{name}.json").read_text())
+        config = make_config(f"small-{name}", {})
+        log = json.loads((Path(__file__).parent.parent / "assets" / "runs" / f"small-{name}.json").read_text())
         for key in (
             "objective",
             "epochs",
@@ -98,3 +100,22 @@ def test_options_are_added_to_those_of_the_preset_and_go_with_their_part() -> No
     assert config.model.pooling_options == config.objective_options == {}
     config = make_config("vse+2ad", {"pooling": "kmax", "pooling_options": {"k": 2}})
     assert config.model.pooling_options == {"k": 2}
+
+
+@pytest.mark.parametrize("preset", ["vse+2ad", "grid-bigru", "patch-bigru"])
+def test_backbone_weights_of_a_saved_model_bring_its_backbone_along(preset: str, tmp_path: Path) -> None:
+    stored = ModelConfig(backbone="test_efficientnet", image_size=64, image_mean=(0.1, 0.2, 0.3), image_std=(1, 1, 1))
+    write_config(stored, tmp_path)
+    model = make_config(preset, {"backbone_weights": str(tmp_path), "dim": 8}).model
+    seen = ("vision", "backbone", "image_size", "image_mean", "image_std")
+    assert [getattr(model, name) for name in seen] == [getattr(stored, name) for name in seen]
+    assert model.dim == 8
+    assert make_config(preset, {"backbone_weights": str(tmp_path), "image_size": 96}).model.image_size == 96
+    assert make_config("region-bigru", {"backbone_weights": str(tmp_path)}).model.vision == "region"
+    assert make_config(preset, {"backbone_weights": "random"}).model.backbone != "test_efficientnet"
+
+
+def test_backbone_weights_of_a_model_without_a_backbone_are_refused(tmp_path: Path) -> None:
+    write_config(ModelConfig(vision="region"), tmp_path)
+    with pytest.raises(FileError, match="has no backbone"):
+        make_config("vse+2ad", {"backbone_weights": str(tmp_path)})

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub.utils import filter_repo_objects
@@ -33,6 +34,14 @@ def test_the_idea_in_a_few_lines_runs_and_gives_a_sensible_loss() -> None:
     exec(blocks("python")[1], names)
     assert 0 < names["terms"].loss.item() < 20  # type: ignore[attr-defined]
     assert all(weight.grad is not None for weight in names["pool"].parameters())  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_the_example_from_python_runs_on_a_fresh_clone() -> None:
+    names: dict[str, Any] = {}
+    [example] = [block for block in blocks("python") if "Gallery.build" in block]
+    exec(example, names)
+    assert len(names["gallery"]) == len(names["photos"])
 
 
 def test_the_first_screen_has_a_sentence_a_figure_two_commands_and_an_example() -> None:

@@ -15,6 +15,8 @@ import vse_demo
 from vse_demo import VSE, AdOpt, ModelConfig
 from vse_demo.encoders import CachedFeatures, WordTokenizer
 from vse_demo.losses import OBJECTIVES
+from vse_demo.model import InteractionModel
+from vse_demo.model.dual import DualEncoder
 from vse_demo.pooling import POOLINGS, build_pooling
 from vse_demo.training import PairDataset, Trainer, make_config
 
@@ -69,7 +71,7 @@ def make_model(**settings: Any) -> VSE:
     return VSE(config, WordTokenizer(list(COLOURS)))
 
 
-def train_for_a_step(model: VSE, pairs: PairDataset | None = None, **settings: Any) -> dict[str, float]:
+def train_for_a_step(model: DualEncoder, pairs: PairDataset | None = None, **settings: Any) -> dict[str, float]:
     """The log of one step on painted images; every weight must have learned."""
     config = make_config("vse+2ad", {"batch_size": 4, "word_dropout": 0.0, **settings})
     trainer = Trainer(model, config)
@@ -92,6 +94,22 @@ def test_a_pooling_by_the_recipe_trains_and_ignores_padding(monkeypatch: pytest.
     pooled = pooling(features, torch.tensor([[True, True, False]]))
     torch.testing.assert_close(pooled, torch.tensor([[12.5**0.5, 1.0]]))
     assert train_for_a_step(make_model(pooling="powermean"))["loss"] > 0
+
+
+def test_an_interaction_by_the_recipe_trains_and_ignores_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = importlib.import_module("vse_demo.interaction.registry")
+    monkeypatch.setattr(registry, "INTERACTIONS", added := dict(registry.INTERACTIONS))
+    monkeypatch.setattr("vse_demo.interaction.INTERACTIONS", added)
+    follow("An interaction")
+    config = ModelConfig(dim=8, vision="region", region_dim=6, word_dim=4, interaction="maximum")
+    model = InteractionModel(config, WordTokenizer(list(COLOURS)))
+    regions = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).numpy()
+    together = model.similarity([regions], ["red", "red green blue black"])
+    torch.testing.assert_close(model.similarity([regions], ["red"])[0], together[0, :1])
+    words, cells = model.encode_texts(["red green"])[0], model.encode_images([regions])[0]
+    cosines = torch.nn.functional.cosine_similarity(words[:, None], cells[None], dim=2)
+    torch.testing.assert_close(model.similarity([regions], ["red green"])[0, 0], cosines.amax(1).mean())
+    assert train_for_a_step(model)["loss"] > 0
 
 
 def test_a_loss_by_the_recipe_trains_and_is_adopt_with_every_negative(monkeypatch: pytest.MonkeyPatch) -> None:

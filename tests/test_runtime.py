@@ -57,6 +57,19 @@ def test_kept_memory_stays_with_the_process() -> None:
     assert answer(program.format(keep=False)) == "False"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", vse_demo.list_models())
+def test_a_search_by_a_sentence_loads_no_image_network_and_compiles_nothing(model: str) -> None:
+    program = (
+        "import sys; from vse_demo.cli import main\n"
+        "assert main(['search', 'a dog on the beach', '--model', '{}', '-k', '1']) == 0\n"
+        "print({{'timm', 'torchvision', 'transformers', 'torch._dynamo', 'scipy.linalg'}} & set(sys.modules))"
+    )
+    hit, loaded = answer(program.format(model)).splitlines()
+    assert hit.endswith(".jpg")
+    assert loaded == "set()"
+
+
 def test_where_there_is_no_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime.ctypes, "CDLL", lambda name: object())
     assert not runtime.keep_memory()

@@ -7,7 +7,19 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from vse_demo.encoders import MAX_TOKENS, BiGRU, SubwordTokenizer, TransformerText, WordTokenizer, pad_tokens
+from vse_demo.data import misspell
+from vse_demo.encoders import (
+    MAX_NGRAMS,
+    MAX_TOKENS,
+    BiGRU,
+    SubwordTokenizer,
+    TransformerText,
+    WordTokenizer,
+    character_ngrams,
+    pad_tokens,
+)
+from vse_demo.encoders.bert import Bert
+from vse_demo.model import VSE, ModelConfig
 from vse_demo.utils.files import FileError
 
 # Words
@@ -145,6 +157,152 @@ def test_word_vectors_of_another_size_are_refused_and_none_are_fine(bigru):
     assert bigru.load_word_vectors(WordTokenizer(["dog"]), {"cat": np.ones(7)}) == 0
 
 
+# Inside words
+
+BUCKETS = 2000
+COLOURS = ["red", "green", "blue", "yellow", "black", "white", "orange", "purple", "beach", "mountain", "football"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 14, 15, 16, 31, 32, 33, 500])
+def test_ngrams_are_all_pairs_then_triples_of_letters_cut_to_a_number(length):
+    word = "".join(chr(ord("a") + at % 26) for at in range(length))
+    marked = "<" + word + ">"
+    pairs = [marked[at] + marked[at + 1] for at in range(length + 1)]
+    triples = [marked[at] + marked[at + 1] + marked[at + 2] for at in range(length)]
+    assert character_ngrams(word) == (pairs + triples)[:MAX_NGRAMS]
+
+
+def test_ngrams_have_the_same_numbers_everywhere():
+    tokenizer = WordTokenizer(["dog"], ngram_buckets=20000)
+    assert tokenizer.encode(["dog ñu"]) == [
+        [
+            (2, 15042, 14198, 12237, 10869, 19245, 19166, 11653),
+            (1, 8594, 5858, 17512, 16215, 19340),
+        ]
+    ]  # CRC-32 of the letters in UTF-8: a change would make every stored model misread
+
+
+def test_without_ngrams_tokens_are_numbers_as_before():
+    assert WordTokenizer(["dog"]).encode(["dog zebra"]) == [[2, 1]]
+    assert WordTokenizer(["dog"]).hide(2) == 1
+
+
+def test_known_unknown_and_masked_words_differ_in_what_is_left_of_them():
+    tokenizer = WordTokenizer(["dog"], BUCKETS)
+    [[dog, dgo, cat]] = tokenizer.encode(["dog dgo cat"])
+    assert (dog[0], dgo[0], cat[0]) == (2, 1, 1)
+    assert len({dog[1:], dgo[1:], cat[1:]}) == 3
+    assert tokenizer.hide(dog) == (1, *dog[1:])
+    assert tokenizer.mask_token == (1,)
+    assert all(1 <= piece <= BUCKETS for token in (dog, dgo, cat) for piece in token[1:])
+
+
+@pytest.mark.parametrize("sentence", ["🐶🐶", "?!", "", "\ud800", "犬が走る", "собака", "Größe", "x" * 10**6])
+def test_any_sentence_has_ngrams(sentence):
+    [tokens] = WordTokenizer(["dog"], BUCKETS).encode([sentence])
+    assert [token[0] for token in tokens] == [1]
+    assert 1 < len(tokens[0]) <= 1 + MAX_NGRAMS
+
+
+def test_what_strangers_type_is_not_kept():
+    tokenizer = WordTokenizer(["dog"], BUCKETS)
+    tokenizer.encode(["dog " + " ".join(f"word{number}" for number in range(50))])
+    assert list(tokenizer._known) == ["dog"]
+
+
+@pytest.fixture
+def inside() -> BiGRU:
+    torch.manual_seed(0)
+    return BiGRU(vocabulary=len(COLOURS) + 2, dim=6, word_dim=5, ngram_buckets=BUCKETS).double()
+
+
+def test_a_word_is_its_vector_and_the_mean_of_those_of_its_ngrams(inside):
+    sentences = [*WordTokenizer(COLOURS, BUCKETS).encode(["red gren field", "blue"]), [(1,), (3,)]]
+    tokens, mask = pad_tokens(sentences)
+    vectors = inside.word_vectors(tokens)
+    for row, sentence in zip(vectors, sentences, strict=True):
+        for vector, (number, *pieces) in zip(row, sentence, strict=False):
+            expected = inside.embedding.weight[number].clone()
+            for piece in pieces:
+                expected = expected + inside.ngrams.weight[piece] / len(pieces)
+            torch.testing.assert_close(vector, expected)
+    assert inside(tokens, mask).shape == (3, 3, 6)
+
+
+def test_neither_the_longest_sentence_nor_the_longest_word_of_a_batch_changes_features(inside):
+    sentences = WordTokenizer(COLOURS, BUCKETS).encode(
+        ["red", "a gren mountain", "blue football on the unforgettable beach"]
+    )
+    with torch.no_grad():
+        inside.ngrams.weight[0] = torch.nan  # what lies at number 0 is never read
+    tokens, mask = pad_tokens(sentences)
+    features = inside(tokens, mask)
+    for row, sentence in zip(features, sentences, strict=True):
+        torch.testing.assert_close(inside(*pad_tokens([sentence]))[0], row[: len(sentence)])
+    wider = nn.functional.pad(tokens, (0, 5, 0, 2)), nn.functional.pad(mask, (0, 2))
+    torch.testing.assert_close(inside(*wider)[:, : mask.shape[1]][mask], features[mask])
+
+
+def test_words_that_are_all_masked_are_encoded(inside):
+    features = inside(*pad_tokens([[(1,), (1,)], [(1,)]]))
+    assert features.shape == (2, 2, 6)
+    assert features.isfinite().all()
+
+
+def test_gradients_reach_the_ngrams_that_are_there_and_no_others(inside):
+    [tokens] = WordTokenizer(COLOURS, BUCKETS).encode(["red"])
+    inside(*pad_tokens([tokens])).sum().backward()
+    assert inside.ngrams.weight.grad.abs().sum(1).nonzero().squeeze(1).tolist() == sorted(set(tokens[0][1:]))
+
+
+def test_buckets_below_zero_are_refused():
+    with pytest.raises(ValueError, match="ngram_buckets must be at least 0, not -5"):
+        BiGRU(10, 6, ngram_buckets=-5)
+
+
+def test_after_training_a_typo_is_nearer_to_its_word_than_another_word_is():
+    """Words of a tiny set learn a direction each, now and then from their n-grams alone."""
+    torch.manual_seed(0)
+    tokenizer = WordTokenizer(COLOURS, BUCKETS)
+    encoder = BiGRU(len(tokenizer), 16, 12, BUCKETS)
+    words = [tokenizer.encode([word])[0] for word in COLOURS]
+    hidden = [[tokenizer.hide(token) for token in word] for word in words]
+    targets = torch.arange(len(COLOURS)).repeat(2)
+    goal = nn.functional.normalize(torch.randn(len(COLOURS), 16), dim=1)
+    optimizer = torch.optim.Adam(encoder.parameters(), 0.02)
+    for _ in range(60):
+        states = nn.functional.normalize(encoder(*pad_tokens(words + hidden))[:, 0], dim=1)
+        loss = nn.functional.cross_entropy(states @ goal.T / 0.1, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    random, right, count = np.random.default_rng(0), 0, 0
+    with torch.no_grad():
+        known = nn.functional.normalize(encoder(*pad_tokens(words))[:, 0], dim=1)
+        for number, word in enumerate(COLOURS):
+            typos = tokenizer.encode([misspell(word, random) for _ in range(20)])
+            near = nn.functional.normalize(encoder(*pad_tokens(typos))[:, 0], dim=1) @ known.T
+            right, count = right + int((near.argmax(1) == number).sum()), count + 20
+    assert right / count > 0.8  # by chance one in eleven
+
+
+def test_a_saved_model_reads_words_as_before(tmp_path):
+    torch.manual_seed(0)
+    config = ModelConfig(dim=8, vision="region", region_dim=4, word_dim=6, ngram_buckets=BUCKETS)
+    model = VSE(config, WordTokenizer(COLOURS, BUCKETS)).eval()
+    model.save_pretrained(tmp_path / "model")
+    loaded = VSE.from_pretrained(tmp_path / "model")
+    sentences = ["red gren", "собака", "an orangutan"]
+    assert torch.equal(loaded.encode_texts(sentences), model.encode_texts(sentences))
+    vectors = loaded.encode_texts(["wrod", "xqz"])
+    assert not torch.allclose(vectors[0], vectors[1])  # unknown words are not all alike
+    (tmp_path / "model" / "SHA256SUMS").unlink()
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "ngram_buckets": BUCKETS + 1}))
+    with pytest.raises(FileError, match=r"text_encoder\.ngrams\.weight is \(2001, 6\), not \(2002, 6\)"):
+        VSE.from_pretrained(tmp_path / "model")
+
+
 # Transformers
 
 
@@ -207,10 +365,40 @@ def test_pretrained_weights_give_the_states_of_transformers(bert, bert_folder, s
 
     sentences = ["the red side", "something blue on the left", "red", *("and red" * n for n in range(1, 8))]
     tokens, mask = pad_tokens(subwords.encode(sentences))
-    original = BertModel.from_pretrained(bert_folder).eval()(input_ids=tokens, attention_mask=mask.long())
-    states = original.last_hidden_state
+    original = BertModel.from_pretrained(bert_folder).eval()
+    states = original(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
     torch.testing.assert_close(bert(tokens, mask)[mask], bert.projection(states, mask)[mask])
-    assert bert.backbone.pooler is None
+    assert isinstance(bert.backbone, Bert)
+    assert set(bert.backbone.state_dict()) == {name for name in original.state_dict() if not name.startswith("pooler.")}
+
+
+def test_a_plain_bert_is_trained_as_by_transformers(bert, bert_folder, subwords):
+    from transformers import BertModel
+
+    tokens, mask = pad_tokens(subwords.encode(["the red side", "something blue on the left"]))
+    original = BertModel.from_pretrained(bert_folder).eval()
+    original(input_ids=tokens, attention_mask=mask.long()).last_hidden_state[mask].square().sum().backward()
+    bert.backbone(tokens, mask)[mask].square().sum().backward()
+    theirs = dict(original.named_parameters())
+    for name, parameter in bert.backbone.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("change", [{"hidden_act": "relu"}, {"model_type": "roberta"}, {"model_type": "distilbert"}])
+def test_another_transformer_is_left_to_transformers(bert_folder, change):
+    sizes = {"dim": 16, "n_heads": 2, "n_layers": 1, "hidden_dim": 32}  # as DistilBERT calls them
+    config = TransformerText.read_config(str(bert_folder)) | sizes | change
+    encoder = TransformerText(config, dim=6).eval()
+    assert not isinstance(encoder.backbone, Bert)
+    tokens, mask = pad_tokens([[2, 5, 6, 3], [2, 5, 3]])
+    short = encoder(tokens[1:, :3], mask[1:, :3])
+    torch.testing.assert_close(encoder(tokens, mask)[1:, :3], short, rtol=0, atol=1e-5)
+
+
+def test_heads_that_do_not_divide_the_states_are_refused(bert_folder):
+    config = TransformerText.read_config(str(bert_folder))
+    with pytest.raises(ValueError, match="3 heads do not divide 16 states"):
+        TransformerText({**config, "num_attention_heads": 3}, dim=6)
 
 
 def test_a_transformer_does_not_see_padding_or_the_rest_of_the_batch(bert, subwords):

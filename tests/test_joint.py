@@ -1,0 +1,89 @@
+"""How the shipped models learn: fast late stages, soft targets, and the batches of a run."""
+
+import sys
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from support import ROOT
+from torch.autograd import gradcheck
+
+sys.path.insert(0, str(ROOT / "scripts"))
+from joint.late_stages import FROZEN_STAGES, Depthwise, late_features
+from joint.targets import OWN, TEMPERATURE, ensemble_targets, soft_targets, target_loss
+
+
+def plain_depthwise(rows, weight, bias, stride):
+    """timm's way: "same" padding as TensorFlow has it, then a grouped convolution."""
+    size, side = weight.shape[-1], rows.shape[1]
+    missing = max((-(-side // stride) - 1) * stride + size - side, 0)
+    before = missing // 2
+    image = F.pad(F.relu6(rows).permute(0, 3, 1, 2), (before, missing - before) * 2)
+    return F.relu6(F.conv2d(image, weight, bias, stride, groups=len(weight))).permute(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(("side", "size", "stride"), [(7, 5, 1), (8, 5, 2), (6, 3, 1), (9, 3, 2), (3, 5, 1)])
+def test_the_fused_depthwise_convolution_is_the_plain_one(side, size, stride):
+    torch.manual_seed(side)
+    inputs = [torch.randn(2, side, side, 5) * 4, torch.randn(5, 1, size, size), torch.randn(5)]
+    results = []
+    for function in (Depthwise.apply, plain_depthwise):
+        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+        out = function(*leaves, stride)
+        out.backward(torch.linspace(-1, 1, out.numel()).view_as(out))
+        results.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_fast_late_stages_are_timms_up_to_half_precision():
+    torch.manual_seed(0)
+    net = timm.create_model("tf_efficientnet_lite0", num_classes=0).eval()
+    maps = torch.randn(2, 8, 8, 112).relu()
+    ours = late_features(net, maps)
+    theirs = maps.permute(0, 3, 1, 2)
+    for stage in net.blocks[FROZEN_STAGES:]:
+        theirs = stage(theirs)
+    theirs = net.bn2(net.conv_head(theirs)).flatten(2).mT
+    assert (ours - theirs).norm() < 0.03 * theirs.norm()
+    weights = [net.blocks[5][0].conv_dw.weight, net.blocks[6][0].conv_pwl.weight, net.bn2.bias]
+    direction = torch.randn_like(ours)
+    for mine, plain in zip(
+        torch.autograd.grad((ours * direction).sum(), weights),
+        torch.autograd.grad((theirs * direction).sum(), weights),
+        strict=True,
+    ):
+        assert F.cosine_similarity(mine.flatten(), plain.flatten(), dim=0) > 0.98
+
+
+def test_soft_targets_by_plain_loops():
+    torch.manual_seed(0)
+    teacher, image_ids, images = F.normalize(torch.randn(5, 4), dim=1), torch.tensor([0, 0, 1, 2, 2]), 3
+    to_images, to_captions = soft_targets(teacher, image_ids, images, softness=0.4)
+    for caption in range(5):
+        alike = []
+        for image in range(images):
+            own = [float(teacher[caption] @ teacher[other]) for other in range(5) if image_ids[other] == image]
+            alike.append(OWN if image == image_ids[caption] else sum(own) / len(own))
+        share = torch.tensor(alike).div(TEMPERATURE).softmax(0)
+        hard = torch.tensor([float(image == image_ids[caption]) for image in range(images)])
+        torch.testing.assert_close(to_images[caption], 0.6 * hard + 0.4 * share)
+    torch.testing.assert_close(to_images.sum(1), torch.ones(5))
+    torch.testing.assert_close(to_captions.sum(1), torch.ones(images))
+    hard_only = soft_targets(teacher, image_ids, images, softness=0.0)[1]
+    torch.testing.assert_close(hard_only[0], torch.tensor([0.5, 0.5, 0, 0, 0]))
+
+
+def test_hard_targets_give_cross_entropy_and_gradients_are_right():
+    torch.manual_seed(0)
+    similarities = torch.randn(4, 4, dtype=torch.float64).mul(0.2).requires_grad_()
+    diagonal = torch.eye(4, dtype=torch.float64)
+    expected = F.cross_entropy(similarities / TEMPERATURE, torch.arange(4))
+    expected = (expected + F.cross_entropy(similarities.T / TEMPERATURE, torch.arange(4))) / 2
+    torch.testing.assert_close(target_loss(similarities, diagonal, diagonal), expected)
+    assert gradcheck(lambda x: target_loss(x, diagonal, diagonal), similarities)
+    to_images, to_captions = ensemble_targets([similarities, similarities + 1])
+    torch.testing.assert_close(to_images, (similarities.detach() / TEMPERATURE).softmax(1))
+    assert not to_captions.requires_grad
