@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help app notebooks html check test lint benchmark clean
+.PHONY: help app notebooks lessons html check test lint benchmark clean
 
 help:
 	@echo "make app        the demo in your browser; ARGS=\"--port 7861\" goes to app.py"
 	@echo "make notebooks  the lessons in JupyterLab"
+	@echo "make lessons    both notebooks of each lesson from its source; ARGS=\"03 --execute\" runs one anew"
 	@echo "make html       the lessons as web pages, in site/"
 	@echo "make check      the unit tests, in a minute"
 	@echo "make test       all tests: also slow ones, the page in a browser, the lessons"
@@ -19,6 +20,9 @@ app: $(VENV)/installed-app
 
 notebooks: $(VENV)/installed-notebooks
 	$(BIN)/jupyter lab notebooks $(ARGS)
+
+lessons: $(VENV)/installed-notebooks
+	$(BIN)/python scripts/make_notebooks.py $(ARGS)
 
 html: $(VENV)/installed-notebooks
 	$(BIN)/python scripts/make_site.py --out site
