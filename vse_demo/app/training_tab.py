@@ -27,8 +27,8 @@ def add_training() -> None:
         alignment = gr.Slider(0, 1, 0.4, step=0.01, label="Alignment: how near pairs are", min_width=280)
         uniformity = gr.Slider(0, 1.2, 1.0, step=0.01, label="Uniformity: how near all others are", min_width=280)
     planes = HtmlBlock(drawings.k_mark(0.4, 1.0, BATCH), html_template=drawings.k_planes(BATCH), elem_id="planes")
-    for slider in (alignment, uniformity):
-        slider.change(
-            lambda a, u: drawings.k_mark(a, u, BATCH), [alignment, uniformity], planes,
-            show_progress="hidden", trigger_mode="always_last", api_visibility="private",
-        )  # fmt: skip
+    # One listener for both sliders: with one each, the answer to an older move could come last and stay.
+    gr.on(
+        [alignment.change, uniformity.change], lambda a, u: drawings.k_mark(a, u, BATCH), [alignment, uniformity], planes,
+        show_progress="hidden", trigger_mode="always_last", api_visibility="private",
+    )  # fmt: skip
