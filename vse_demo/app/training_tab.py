@@ -29,6 +29,6 @@ def add_training() -> None:
     planes = HtmlBlock(drawings.k_mark(0.4, 1.0, BATCH), html_template=drawings.k_planes(BATCH), elem_id="planes")
     # One listener for both sliders: with one each, the answer to an older move could come last and stay.
     gr.on(
-        [alignment.change, uniformity.change], lambda a, u: drawings.k_mark(a, u, BATCH), [alignment, uniformity], planes,
-        show_progress="hidden", trigger_mode="always_last", api_visibility="private",
+        [alignment.change, uniformity.change], lambda a, u: drawings.k_mark(a, u, BATCH), [alignment, uniformity],
+        planes, show_progress="hidden", trigger_mode="always_last", api_visibility="private",
     )  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # noqa: F401  its defaults keep the processes connected for good if it comes after they are
+import torch.distributed.nn  # before processes connect: its defaults would keep what connects them alive for good
 from torch import Tensor, nn
 
 from vse_demo.layers import RowNorm
