@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import normalize
 
 from vse_demo import AdPool, make_config, retrieval_ranks
@@ -51,8 +52,8 @@ with torch.no_grad():
     OLD_WEIGHTS = ANY_POOL(SETS, return_trace=True)[1].input_weights()
 
 
-def with_k(k: int) -> TrainConfig:
-    return replace(CONFIG, objective_options={"fixed_k": k})
+def with_k(k: int, **more: object) -> TrainConfig:
+    return replace(CONFIG, objective_options={"fixed_k": k, **more})
 
 
 def run(k: list[float], alignment: float) -> dict[str, np.ndarray]:
@@ -77,6 +78,21 @@ def common_neighbours() -> float:
         near = [sorted(range(30), key=lambda j: ((m[j] - m[place]) ** 2).sum())[1:11] for m in MAPS]
         kept.append(len(set(near[0]) & set(near[1])) / 10)
     return float(np.mean(kept))
+
+
+AWAY = torch.tensor([0.5, 0.5, 0, 0, 0, 0, 0, 0])  # half of a gap between images and texts
+APART = normalize(IMAGES + AWAY), normalize(TEXTS - AWAY)
+LEARN = torch.arange(60) % 3 > 0
+
+
+def linear_rule(closed: float) -> float:
+    seen = LEARN, LEARN[IMAGE_IDS]
+    gap = APART[0][seen[0]].mean(0) - APART[1][seen[1]].mean(0)
+    moved = normalize(APART[0] - closed * gap / 2), normalize(APART[1] + closed * gap / 2)
+    known, new = ([points[rows ^ flip] for points, rows in zip(moved, seen, strict=True)] for flip in (False, True))
+    labels = np.repeat([1, 0], [len(points) for points in known])
+    rule = LogisticRegression(class_weight="balanced").fit(torch.cat(known).numpy(), labels)
+    return float(rule.predict(new[0].numpy()).mean() + 1 - rule.predict(new[1].numpy()).mean()) / 2
 
 
 PHOTO_RANKS = retrieval_ranks(SIMILARITIES.flip(0), IMAGE_IDS)[0]
@@ -112,6 +128,7 @@ LESSON: dict[str, dict[str, Any]] = {  # what each check is given of its lesson
     "6.3": {"config": CONFIG},
     "7.3": {"table": TABLE},
     "8.1": {"images": IMAGES, "texts": TEXTS, "image_ids": IMAGE_IDS, "shift": torch.full((8,), 0.3)},
+    "8.3": {"images": APART[0], "texts": APART[1], "image_ids": IMAGE_IDS, "learn": LEARN},
     "9.2": {"similarities": SIMILARITIES.flip(0), "image_ids": IMAGE_IDS, "explain": lambda photo, caption: TOLD},
     "10.3": {"first": SIMILARITIES, "belongs": IMAGE_IDS},
     "9.3": {"ids": [0, 1, 2, 3], "suspect": [1, 2], "encode": encode, "image_vectors": IMAGES, "target": 4},
@@ -134,13 +151,13 @@ RIGHT: dict[str, tuple] = {
     "5.3": ({"AdOpt, code": run([60, 5], 0.999), "fixed K = 63": run([63, 63], 0.4)},),
     "6.1": (rsum_by_chance(41),),
     "6.2": ([5 - 0.15 * step for step in range(25)],),
-    "6.3": ({"K = 1": with_k(1), "all negatives": with_k(31)},),
+    "6.3": ({"K = 1": with_k(1), "all negatives": with_k(31, variant="official")},),
     "7.1": ([2, 2],),
     "7.2": (rsum_by_chance(1000),),
     "7.3": (["low", "high"],),
     "8.1": (True, False),
     "8.2": (common_neighbours(), MAPS),
-    "8.3": (0.9, 0.55),
+    "8.3": (linear_rule(0), linear_rule(1)),
     "9.1": (np.array([0, 4.0, 4.2]) / 74**0.5,),
     "9.2": (LOST, WON, ["red", "kite", "flies"]),
     "9.3": ([0, 3], [rank([0, 1, 2, 3]), rank([0, 3])]),
@@ -211,6 +228,8 @@ WRONG: list[tuple[str, tuple, str]] = [  # the exercise, an answer, what its ver
     ("6.3", ({"K = 1": CONFIG, "all negatives": CONFIG},), "fixed_k"),
     ("6.3", ({"K = 1": replace(CONFIG, objective="hard"), "all negatives": CONFIG},), "soft loss"),
     ("6.3", ({"K = 1": replace(CONFIG, seed=7), "all negatives": CONFIG},), "more than K"),
+    ("6.3", ({"K = 1": with_k(1, temperature=1.0), "all negatives": with_k(31)},), "temperature"),
+    ("6.3", ({"K = 1": with_k(1), "all negatives": with_k(31, variant="paper")},), "variant"),
     ("7.1", ([1, 1],), "begins at 1"),
     ("7.1", ([3, 2],), "image 0"),
     ("7.1", (2,), "shape"),
@@ -227,7 +246,9 @@ WRONG: list[tuple[str, tuple, str]] = [  # the exercise, an answer, what its ver
     ("8.2", (0.01, MAPS), "in common"),
     ("8.3", (0.55, 0.9), "wrong way round"),
     ("8.3", (90, 55), "between 0 and 1"),
-    ("8.3", (1.0, 0.99), "training photos"),
+    ("8.3", (1.0, 0.99), "less often"),
+    ("8.3", (linear_rule(0), linear_rule(0) - 0.01), "training photos"),
+    ("8.3", (0.71, 0.69), "more often"),
     ("9.1", ([0, 4.0, 4.2],), "length"),
     ("9.1", ([0.1, 0.4, 0.45],), "no part"),
     ("9.1", ([0, 0.5, 0.4532],), "red"),
@@ -302,6 +323,13 @@ def test_a_guess_is_compared_and_a_missing_one_is_no_harm() -> None:
     assert reveal("b", " B ", "Because.")
     assert "You guessed a; it is b. Because." in repr(reveal("b", "a", "Because."))
     assert repr(reveal("b", ..., "Because.")).startswith("○ It is b. Because.")
+
+
+def test_a_guess_that_nothing_computes_is_looked_up_by_its_name() -> None:
+    assert reveal("1.1", "a")
+    assert "two unrelated directions" in repr(reveal("1.1", "b"))
+    with pytest.raises(ValueError, match="unknown answer '1.2'; choose one of a, b, c, 1.1"):
+        reveal("1.2", "a")
 
 
 @pytest.mark.parametrize("lesson", [path.stem for path in sorted(FOLDER.glob("*.toml"))])

@@ -587,7 +587,9 @@ check("8.2", common, maps)
 share_as_it_is, share_closed = ..., ...  # your turn
 
 # %% tags=["check"]
-check("8.3", share_as_it_is, share_closed)
+check(
+    "8.3", share_as_it_is, share_closed, images=image_vectors, texts=caption_vectors, image_ids=image_ids, learn=learn
+)
 
 # %% tags=["solution"]
 # Solution
@@ -611,7 +613,9 @@ print(f"as it is {share_as_it_is:.0%}, gap closed {share_closed:.0%}; a coin has
 assert (
     share_as_it_is > share_closed + 0.1
 )  # what a linear rule can see of the modality is mostly the distance of the centres
-check("8.3", share_as_it_is, share_closed)
+check(
+    "8.3", share_as_it_is, share_closed, images=image_vectors, texts=caption_vectors, image_ids=image_ids, learn=learn
+)
 
 # %% [markdown]
 # ## Five questions

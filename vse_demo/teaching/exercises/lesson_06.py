@@ -68,6 +68,10 @@ def arms_of_a_fair_comparison(arms: Mapping[str, TrainConfig], config: TrainConf
         )
         same = replace(arm, objective_options=config.objective_options)
         need(same == config, f"{name!r} differs from the AdOpt run in more than K.")
+        need(
+            _all_but_k(arm) == _all_but_k(config),
+            f"{name!r} differs from the AdOpt run in more than K: its loss has another variant, temperature or margin.",
+        )
     fixed = {name: arm.objective_options.get("fixed_k") for name, arm in arms.items()}
     need(fixed["K = 1"] == 1, "the arm 'K = 1' needs objective_options={'fixed_k': 1}.")
     many = fixed["all negatives"]
@@ -76,3 +80,9 @@ def arms_of_a_fair_comparison(arms: Mapping[str, TrainConfig], config: TrainConf
         f"all negatives of a batch of {config.batch_size} are {config.batch_size - 1}.",
     )
     return "The two arms differ from AdOpt in K and in nothing else."
+
+
+def _all_but_k(config: TrainConfig) -> dict[str, object]:
+    """The options of AdOpt that do not set K; a variant that is not named is the authors' code."""
+    options = {"variant": "official", **config.objective_options}
+    return {name: value for name, value in options.items() if name != "fixed_k"}
