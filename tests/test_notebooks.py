@@ -5,12 +5,17 @@ import shutil
 import sys
 from collections.abc import Callable
 from html import unescape
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from support import HANGS
+
+from vse_demo.teaching.guesses import ANSWERS
+from vse_demo.utils.paths import shipped
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("jupytext")
@@ -160,6 +165,34 @@ def test_a_students_notebook_has_neither_solution_nor_output(lesson: Path) -> No
     assert not any("solution" in tags(cell) or cell.outputs or cell.execution_count for cell in cells)
 
 
+@each_lesson
+def test_no_cell_of_a_student_says_what_is_to_be_guessed(lesson: Path) -> None:
+    cells = code_cells(lesson.parent / "student" / lesson.name)
+    revealed = [re.search(r"\breveal\(\s*([^,]+),", cell.source) for cell in cells]
+    seen = [found[1] for found in revealed if found]
+    assert len(seen) == sum("guess" in tags(cell) for cell in cells)
+    for number, shown in enumerate(seen, 1):  # computed, or looked up by its name
+        assert shown in ("seen", f'"{int(lesson.stem[:2])}.{number}"')
+
+
+def test_every_answer_to_a_guess_is_asked_for_in_a_lesson() -> None:
+    code = "\n".join(cell.source for lesson in LESSONS for cell in code_cells(lesson))
+    assert sorted(ANSWERS) == sorted(re.findall(r'\breveal\("([^"]+)"', code))
+
+
+@pytest.mark.parametrize("folder", [".", "student"])
+def test_the_lesson_on_a_million_pictures_finds_its_database_server(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = code_cells(ROOT / "notebooks" / folder / "11_million.ipynb")
+    monkeypatch.chdir(ROOT / "notebooks" / folder)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() not in (ROOT, Path.cwd())])
+    monkeypatch.delitem(sys.modules, "benchmarks.postgres_server", raising=False)
+    monkeypatch.delitem(sys.modules, "benchmarks", raising=False)
+    exec(next(cell.source for cell in cells if cell.source.startswith("sys.path")), {"sys": sys, "shipped": shipped})
+    assert import_module("benchmarks.postgres_server").postgres_server
+
+
 def test_all_lessons_begin_with_the_same_install_cell() -> None:
     assert len({code_cells(lesson)[0].source for lesson in LESSONS}) == 1
     assert all("setup" in tags(code_cells(lesson)[0]) for lesson in LESSONS)
@@ -233,6 +266,7 @@ def test_on_a_phone_no_page_is_wider_than_the_screen_and_the_search_finds(
     for name, content in site.items():
         (tmp_path / name).write_text(content)
     page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.set_default_timeout(120_000)  # on a busy machine a page of megabytes takes its time
     for name in sorted(site):
         page.goto((tmp_path / name).as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
@@ -281,14 +315,14 @@ def test_nbval_fails_on_another_text_another_figure_and_one_that_is_missing(
     notebook = tmp_path / "made.ipynb"
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(stored) for stored, _ in cells.values()]), notebook)
     execution = start_python("-m", "nbconvert", "--to", "notebook", "--execute", "--inplace", notebook)
-    execution.communicate(timeout=60)
+    execution.communicate(timeout=HANGS)
     made = nbformat.read(notebook, as_version=4)
     for cell, (_, tested) in zip(made.cells, cells.values(), strict=True):
         cell.source = tested
     nbformat.write(made, notebook)
     settings = "-c", ROOT / "pyproject.toml", "--rootdir", tmp_path
     run = start_python("-m", "pytest", *settings, "-rA", "--color=no", "-p", "no:cacheprovider", notebook)
-    report = run.communicate(timeout=60)[0]
+    report = run.communicate(timeout=HANGS)[0]
     outcomes = [
         name
         for name, _ in sorted(re.findall(r"^(PASSED|FAILED) .*Cell (\d)", report, re.MULTILINE), key=lambda x: x[1])

@@ -328,7 +328,7 @@ def test_a_guess_is_compared_and_a_missing_one_is_no_harm() -> None:
 def test_a_guess_that_nothing_computes_is_looked_up_by_its_name() -> None:
     assert reveal("1.1", "a")
     assert "two unrelated directions" in repr(reveal("1.1", "b"))
-    with pytest.raises(ValueError, match="unknown answer '1.2'; choose one of a, b, c, 1.1"):
+    with pytest.raises(ValueError, match=r"unknown answer '1.2'; choose one of a, b, c, 1.1"):
         reveal("1.2", "a")
 
 

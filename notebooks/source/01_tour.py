@@ -183,7 +183,7 @@ ax.text(float(cosines[nearest[-1]]), ax.get_ylim()[1] * 0.9, "  the five nearest
 ax.set(xlabel=f"cosine with “{sentence}”", ylabel="photos", title="Most photos are far from any one sentence")
 plt.show()
 assert abs(float(cosines.median())) < 0.25 and float(cosines.std()) < 0.25
-reveal("a", my_guess, "In hundreds of dimensions two unrelated directions stand nearly at a right angle.")
+reveal("1.1", my_guess)
 
 # %% [markdown]
 # So a cosine that looks small can still be a clear answer. What counts is how far it is above the rest.

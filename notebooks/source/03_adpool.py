@@ -263,7 +263,7 @@ axes[0].set(title="token level", xlabel="factor on w", ylabel="pooled value of d
 axes[1].set(title="embedding level", xlabel="factor on the features")
 plt.show()
 assert np.allclose(embedding_pooled(-30), features.min(axis=0))
-reveal("b", my_guess, "A softmax of −30 · x puts its weight on the smallest x: see the left end of the curves.")
+reveal("3.1", my_guess)
 
 # %% [markdown]
 # With our $w$ both levels run from the minimum over the mean to the maximum. k-max with 1 < k < N is out of reach: it

