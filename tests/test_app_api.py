@@ -177,6 +177,8 @@ def test_a_picture_and_a_sentence_are_added_and_minus_words_taken_away(service: 
         assert torch.allclose(query.vector, total / total.norm(), atol=1e-6)
         assert len(service.find_images(query, 4)) == 4
     assert "2.jpg" not in [each.item for each in service.find_images(service.ask("", image), 30)]  # not itself
+    with pytest.raises(ValueError, match="Say what to look for, not only what to leave out"):
+        service.ask("-blue")
 
 
 @pytest.mark.parametrize(

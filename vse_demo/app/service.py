@@ -163,10 +163,10 @@ class Service:
         """Encode what images are searched by: a sentence, an image, or both together; `-word` takes something away.
 
         Raises:
-            ValueError: There is neither, or the sentence is too long.
+            ValueError: There is neither, only what is to be taken away, or the sentence is too long.
         """
         wanted, minus = split_minus(sentence if image is not None else check_sentence(sentence))
-        if image is None and not (wanted and minus):
+        if image is None and not minus:
             return self.encode_text(sentence, model)
         picture = None if image is None else self.encode_image(image, model)
         if picture is not None and not sentence.strip():
