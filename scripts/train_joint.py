@@ -8,41 +8,47 @@ Stem and stages 0 to 4 of EfficientNet-Lite2 stay frozen; their maps at 288 px, 
 (6.5 GB in `--out`). Stages 5 and 6 learn, with crops of the maps, together with MiniLM's last four layers, a BiGRU with
 character n-grams, and the projections and poolings of both. Each batch is of one data set, so that negatives are hard.
 The learning rate follows the time that is left of `--minutes`. Every ten minutes both averages are validated and a
-checkpoint is written, from which `--resume` goes on. At the end OUT/minilm and OUT/bigru are whole models.
+checkpoint is written, from which `--resume` goes on. At the end OUT/minilm and OUT/bigru are whole models. What is
+computed once belongs to these photos and captions: for others take another OUT. `--more-captions` is a file in
+Karpathy's layout with captions of photos that are not here; the BiGRU begins with these.
 """
 
 import argparse
-import json
+import io
 import math
-import os
 import time
 from pathlib import Path
 
 from vse_demo.utils.runtime import tune_process
 
-tune_process()
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from joint.late_stages import FROZEN_STAGES  # noqa: E402
-from joint.learner import Batch, Learner  # noqa: E402
-from joint.photos import frozen_maps, read_photos  # noqa: E402
-from safetensors import safe_open  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
+if __name__ == "__main__":
+    tune_process()  # before PyTorch is loaded
+import numpy as np
+import torch
+from joint.late_stages import FROZEN_STAGES
+from joint.learner import Batch, Learner
+from joint.photos import frozen_maps, read_photos
+from safetensors import safe_open
+from safetensors.torch import load_file, save
 
-from vse_demo import evaluate  # noqa: E402
-from vse_demo.data.layouts import read_captions  # noqa: E402
-from vse_demo.data.typos import with_typo  # noqa: E402
-from vse_demo.encoders import pad_tokens  # noqa: E402
-from vse_demo.evaluation import Metrics  # noqa: E402
+from vse_demo import evaluate
+from vse_demo.data.layouts import read_captions
+from vse_demo.data.typos import with_typo
+from vse_demo.encoders import pad_tokens
+from vse_demo.evaluation import Metrics
+from vse_demo.training.log import Log
+from vse_demo.utils.files import write_atomic
 
 SIDE = 18  # of a map at 288 px
 CROPS = {12: 0.2, 14: 0.35, 16: 0.25, 18: 0.2}
 LATE_CROPS = {14: 0.2, 16: 0.3, 18: 0.5}  # at the end more like those of a whole photo
 TYPOS = 0.2  # share of captions that have one
 CAPTION_PAIRS = 128
+LOG, CHECKPOINT = "log.jsonl", "last.safetensors"
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("coco", "flickr", "pretrained", "more-captions", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
@@ -50,14 +56,18 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=192)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--resume", action="store_true")
-    chosen = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Begin a run or go on with one."""
+    chosen = parse_arguments()
     torch.set_num_threads(chosen.threads)
     torch.manual_seed(0)
+    if not chosen.resume and (chosen.out / LOG).exists():
+        raise SystemExit(f"{chosen.out} holds a run already: go on with --resume, or choose another folder")
     chosen.out.mkdir(parents=True, exist_ok=True)
-    run = JointRun(chosen)
-    if chosen.resume:
-        run.load_checkpoint()
-    run.train(chosen.minutes * 60)
+    JointRun(chosen).train(chosen.minutes * 60)
 
 
 class JointRun:
@@ -77,6 +87,9 @@ class JointRun:
         self.first_caption = np.cumsum([0, *(len(own) for own in self.photos.captions)])
         self.queues: dict[str, list[int]] = {"coco": [], "flickr": []}
         self.seconds = 0.0  # of training so far
+        if (self.out / CHECKPOINT).exists():
+            self.load_checkpoint()
+        self.log = Log(self.out / LOG, self.learner.steps)
 
     def train(self, seconds: float) -> None:
         """Go on until so many seconds have been trained."""
@@ -88,12 +101,12 @@ class JointRun:
             if not math.isfinite(row["minilm"] + row["bigru"]):
                 raise FloatingPointError(f"the loss is no number at step {row['step']}")
             if row["step"] % 10 == 0:
-                self.log({**row, "seconds": round(self.seconds), "progress": round(progress, 4)})
+                self.log.write({**row, "seconds": round(self.seconds), "progress": round(progress, 4)})
             if self.seconds - validated > 600:
                 validated = self.seconds
-                self.log({"step": row["step"], "validation": self.validate()})
+                self.write_validation()
                 self.save_checkpoint()
-        self.log({"step": self.learner.steps, "validation": self.validate(), "final": True})
+        self.write_validation()
         self.save_checkpoint()
         with self.learner.averaged():
             for name, model in self.learner.models.items():
@@ -158,12 +171,11 @@ class JointRun:
                 parts[name].append(model.embed_image_features(features))
         return {name: torch.cat(each) for name, each in parts.items()}
 
-    def log(self, row: dict) -> None:
-        """Add a row to OUT/log.jsonl; print validations."""
-        with (self.out / "log.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        if "validation" in row:
-            print(row["step"], {key: round(each["rsum"], 1) for key, each in row["validation"].items()}, flush=True)
+    def write_validation(self) -> None:
+        """Validate, into the log and for who watches."""
+        found = self.validate()
+        self.log.write({"step": self.learner.steps, "validation": found})
+        print(self.learner.steps, {key: round(each["rsum"], 1) for key, each in found.items()}, flush=True)
 
     def save_checkpoint(self) -> None:
         """Weights, averages, Adam's state and the time, in one file that appears whole."""
@@ -174,13 +186,11 @@ class JointRun:
             state = learner.optimizer.state[parameter]
             tensors |= {f"adam.{key}.{name}": value.clone() for key, value in state.items()}
         tensors |= {f"buffer.{name}": value.clone() for name, value in self.norm_statistics().items()}
-        part = self.out / "last.part"
-        save_file(tensors, part, {"step": str(learner.steps), "seconds": str(self.seconds)})
-        os.replace(part, self.out / "last.safetensors")
+        write_atomic(self.out / CHECKPOINT, save(tensors, {"step": str(learner.steps), "seconds": str(self.seconds)}))
 
     def load_checkpoint(self) -> None:
         """Go on from the last checkpoint, with fresh random numbers."""
-        path, learner = self.out / "last.safetensors", self.learner
+        path, learner = self.out / CHECKPOINT, self.learner
         with safe_open(path, "pt") as file:
             about = file.metadata()
         stored = load_file(path)
@@ -219,7 +229,9 @@ def teacher_vectors(learner: Learner, captions: list[str], path: Path) -> np.nda
             padded, mask = pad_tokens([tokens[number] for number in chosen])
             states = learner.minilm.text_encoder.states(padded, mask).float() * mask.unsqueeze(-1)
             vectors[chosen] = torch.nn.functional.normalize(states.sum(1), dim=1).half().numpy()
-    np.save(path, vectors)
+    content = io.BytesIO()
+    np.save(content, vectors)
+    write_atomic(path, content.getvalue())
     return vectors
 
 

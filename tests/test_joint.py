@@ -1,16 +1,24 @@
 """How the shipped models learn: fast late stages, soft targets, and the batches of a run."""
 
+import json
+import shutil
 import sys
 
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from support import ROOT
+from safetensors.torch import load_file, save_file
+from support import ROOT, captions_of, paint
 from torch.autograd import gradcheck
+from transformers import BertConfig, BertModel
+
+from vse_demo.utils.files import write_json
 
 sys.path.insert(0, str(ROOT / "scripts"))
+import train_joint
 from joint.late_stages import FROZEN_STAGES, Depthwise, late_features
+from joint.learner import MODEL
 from joint.targets import OWN, TEMPERATURE, ensemble_targets, soft_targets, target_loss
 
 
@@ -87,3 +95,60 @@ def test_hard_targets_give_cross_entropy_and_gradients_are_right():
     to_images, to_captions = ensemble_targets([similarities, similarities + 1])
     torch.testing.assert_close(to_images, (similarities.detach() / TEMPERATURE).softmax(1))
     assert not to_captions.requires_grad
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Of a run on two tiny data sets, from parts that have learned nothing."""
+    folder = tmp_path_factory.mktemp("joint")
+    pretrained, others = folder / "pretrained", folder / "others.json"
+    for offset, name in enumerate(("coco", "flickr30k")):
+        (folder / name / "images").mkdir(parents=True)
+        records = [record(8 * offset + number, "train" if number < 4 else "val") for number in range(6)]
+        for number, each in enumerate(records):
+            paint(8 * offset + number).save(folder / name / "images" / each["filename"])
+        write_json(folder / name / f"dataset_{name}.json", {"images": records, "dataset": name})
+    alone = [record(number % 64, "train") for number in range(train_joint.CAPTION_PAIRS)]
+    write_json(others, {"images": alone, "dataset": "flickr30k"})
+    torch.manual_seed(0)
+    bert = BertModel(BertConfig(hidden_size=384, num_hidden_layers=3, intermediate_size=64))
+    bert.save_pretrained(pretrained / "minilm")
+    shutil.copy(ROOT / "assets" / "models" / "grid-minilm" / "tokenizer.json", pretrained / "minilm")
+    save_file(timm.create_model(MODEL["backbone"]).state_dict(), pretrained / f"{MODEL['backbone']}.safetensors")
+    save_file({"vectors": torch.randn(2, 300)}, pretrained / "word_vectors.safetensors", {"words": "red field"})
+    places = {"coco": folder / "coco", "flickr": folder / "flickr30k", "more-captions": others}
+    flags = [f"--{flag}={place}" for flag, place in {**places, "pretrained": pretrained}.items()]
+    return [*flags, "--batch-size=4", "--minutes=0.00001"]
+
+
+def record(number: int, split: str) -> dict:
+    """An image in Karpathy's layout."""
+    sentences = [{"raw": caption} for caption in captions_of(number)]
+    return {"filename": f"{number}.png", "split": split, "sentences": sentences}
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_its_checkpoint_and_its_log_has_each_step_once(arguments, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    monkeypatch.setattr(sys, "argv", ["train_joint.py", *arguments, f"--out={out}"])
+    train_joint.main()  # a single step: the first one is longer than the time
+    assert {path.name for path in out.iterdir()} >= {"minilm", "bigru", "last.safetensors", "log.jsonl"}
+    with pytest.raises(SystemExit, match="holds a run already: go on with --resume"):
+        train_joint.main()
+    rows = (out / "log.jsonl").read_text()
+    with (out / "log.jsonl").open("a") as log:
+        log.write('{"step": 2, "minilm": 1.0}\n{"step": 3, "min')  # of a run that was killed after its checkpoint
+
+    stored = load_file(out / "last.safetensors")
+    run = train_joint.JointRun(train_joint.parse_arguments())
+    assert run.learner.steps == 1
+    assert run.seconds > 0
+    for name, value in run.learner.models.state_dict().items():
+        if f"model.{name}" in stored:
+            assert torch.equal(value, stored[f"model.{name}"]), name
+            assert torch.equal(run.learner.average[name], stored[f"average.{name}"]), name
+    assert (out / "log.jsonl").read_text() == rows
+    run.train(2 * run.seconds)
+    assert run.learner.steps > 1
+    steps = [json.loads(line)["step"] for line in (out / "log.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))

@@ -148,11 +148,13 @@ class Learner:
             for parameter in self.trained:
                 parameter.copy_(self.average[self.names[id(parameter)]])
         self.models.eval()
-        yield
-        with torch.no_grad():
-            for parameter, value in zip(self.trained, live, strict=True):
-                parameter.copy_(value)
-        self.train()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self.trained, live, strict=True):
+                    parameter.copy_(value)
+            self.train()
 
 
 class Batch:

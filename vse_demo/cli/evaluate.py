@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from vse_demo.cli.flags import Verbs, add_layout_flag, add_model_flags, data_folder
@@ -32,7 +31,7 @@ def add(verbs: Verbs) -> None:
 def run(chosen: argparse.Namespace) -> None:
     """Encode a split and print its metrics."""
     from vse_demo.data import first_images, merge_duplicates, open_dataset, with_typos
-    from vse_demo.model import load_any, measure
+    from vse_demo.model import load_any, measure_versions
 
     if chosen.typos < 0:
         raise ValueError(f"--typos must be at least 0, not {chosen.typos}")
@@ -44,10 +43,11 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.fold_size is not None:
         folds, left_out = _folds_of(len(data), chosen), data.names[len(data) // chosen.fold_size * chosen.fold_size :]
         data = first_images(data, len(data) - len(left_out))
-    metrics: dict[str, Any] = dict(measure(model, data, folds, progress=not chosen.json))
+    versions = [data.captions, *([with_typos(data.captions, chosen.typos)] if chosen.typos else [])]
+    found = measure_versions(model, data, versions, folds, progress=not chosen.json)
+    metrics: dict[str, Any] = dict(found[0])
     if chosen.typos:
-        misspelt = replace(data, captions=with_typos(data.captions, chosen.typos))
-        metrics["misspelt"] = measure(model, misspelt, folds, progress=not chosen.json)
+        metrics["misspelt"] = found[1]
     if left_out:
         metrics["left_out"] = left_out
     print(json.dumps(metrics)) if chosen.json else _print(metrics, chosen.typos)

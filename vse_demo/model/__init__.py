@@ -3,7 +3,14 @@
 from vse_demo.model.card import model_card
 from vse_demo.model.config import FORMAT, MAX_SIZE, ModelConfig, read_config
 from vse_demo.model.ensemble import Ensemble, load_model
-from vse_demo.model.interaction import InteractionModel, holds_interaction, load_any, measure, new_model
+from vse_demo.model.interaction import (
+    InteractionModel,
+    holds_interaction,
+    load_any,
+    measure,
+    measure_versions,
+    new_model,
+)
 from vse_demo.model.names import find_models, list_models
 from vse_demo.model.pretrained import PretrainedModel, is_pretrained
 from vse_demo.model.protocol import EmbeddingModel
@@ -28,6 +35,7 @@ __all__ = [
     "load_tokenizer",
     "load_weights",
     "measure",
+    "measure_versions",
     "model_card",
     "new_model",
     "read_config",

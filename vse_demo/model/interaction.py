@@ -117,13 +117,28 @@ def measure(
     model: EmbeddingModel | InteractionModel, data: CaptionedImages, folds: int = 1, progress: bool = False
 ) -> Metrics:
     """Recalls of a model of either kind on a split; folds as for `vse_demo.evaluate`."""
+    return measure_versions(model, data, [data.captions], folds, progress)[0]
+
+
+def measure_versions(
+    model: EmbeddingModel | InteractionModel,
+    data: CaptionedImages,
+    versions: Sequence[Sequence[str]],
+    folds: int = 1,
+    progress: bool = False,
+) -> list[Metrics]:
+    """Recalls for each version of the captions, misspelt ones for instance; images are encoded once."""
     check_folds(len(data), folds)  # before the long part
     image_ids = torch.from_numpy(data.image_ids)
-    if isinstance(model, InteractionModel):
-        sets = model.encode_images(data.images, progress=progress), model.encode_texts(data.captions, progress=progress)
-        return model.evaluate(*sets, image_ids, folds, progress)
     images = model.encode_images(data.images, progress=progress)
-    return evaluate(images, model.encode_texts(data.captions, progress=progress), image_ids, folds)
+    found = []
+    for captions in versions:
+        texts = model.encode_texts(captions, progress=progress)
+        if isinstance(model, InteractionModel):
+            found.append(model.evaluate(images, texts, image_ids, folds, progress))
+        else:
+            found.append(evaluate(images, texts, image_ids, folds))
+    return found
 
 
 def load_any(
