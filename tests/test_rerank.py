@@ -43,14 +43,46 @@ def save(kind: type, folder: Path, **settings: str) -> Path:
     return folder
 
 
+@pytest.fixture
+def gallery(karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Of a small first model, which lies beside it."""
+    first, folder = save(VSE, tmp_path / "first"), tmp_path / "gallery"
+    assert main(["index", "--model", str(first), "--data", str(karpathy_folder), "--gallery", str(folder)]) == 0
+    capsys.readouterr()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("asked", "message"), [
+    (["--add", "a red field"], "leave out all other terms"),
+    (["--subtract", "a red field"], "leave out all other terms"),
+    (["left", "--add", "a red field"], "leave out all other terms"),
+    (["left", "--find", "captions"], "find images by a sentence, captions by an image"),
+])  # fmt: skip
+def test_the_command_says_what_it_cannot_rank_again(
+    asked: list[str], message: str, gallery: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = save(InteractionModel, tmp_path / "second", interaction="scan")
+    assert main(["search", "--gallery", str(gallery), "--rerank", str(second), *asked]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [VSE, InteractionModel])
+def test_a_model_of_regions_is_no_second_stage(
+    kind: type, gallery: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interaction = "scan" if kind is InteractionModel else ""
+    second = save(kind, tmp_path / "second", vision="region", interaction=interaction)
+    assert main(["search", "--gallery", str(gallery), "--rerank", str(second), "left"]) == 1
+    assert "second takes precomputed regions" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command_ranks_again_by_an_interaction(
-    karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gallery: Path, karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = save(VSE, tmp_path / "first"), save(InteractionModel, tmp_path / "second", interaction="scan")
-    data, gallery = open_dataset(karpathy_folder), tmp_path / "gallery"
-    assert main(["index", "--model", str(first), "--data", str(karpathy_folder), "--gallery", str(gallery)]) == 0
-    capsys.readouterr()
+    second, data = save(InteractionModel, tmp_path / "second", interaction="scan"), open_dataset(karpathy_folder)
     command = ["search", "--gallery", str(gallery), "--rerank", str(second), "-k", "3", "--json"]
     assert main([*command, "a red field"]) == 0
     hits = json.loads(capsys.readouterr().out)

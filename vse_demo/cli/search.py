@@ -15,6 +15,7 @@ from vse_demo.cli.flags import Verbs, add_backend_flag, add_model_flags
 from vse_demo.utils.text import sanitize_text
 
 if TYPE_CHECKING:
+    from vse_demo.model import EmbeddingModel, InteractionModel
     from vse_demo.retrieval import Hit, Query
 
 FEW = 100_000  # dot products: with fewer, loading the compiled operations takes longer than they save
@@ -82,8 +83,9 @@ def run(chosen: argparse.Namespace) -> None:
         raise ValueError(
             'give a sentence, as in vse-demo search "a dog on the beach", or --image FILE, or --queries FILE'
         )
+    if chosen.rerank and (chosen.add or chosen.subtract or (terms and asked)):
+        raise ValueError("--rerank compares one sentence or one image with each result: leave out all other terms")
 
-    from vse_demo.model import load_any
     from vse_demo.ops import disable_kernels
     from vse_demo.retrieval import CANDIDATES
     from vse_demo.shipped import load_gallery
@@ -93,29 +95,38 @@ def run(chosen: argparse.Namespace) -> None:
     find = chosen.find or ("captions" if only_image and gallery.count_captions() else "images")
     search = gallery.search_captions if find == "captions" else gallery.search_images
     queries: list[Query] = [[(text, 1.0), *terms] for text in asked] or [terms]
-    if chosen.rerank and ((terms and asked) or len(terms) > 1):
-        raise ValueError("--rerank compares a sentence or an image with each result: leave out --add and --subtract")
+    second = load_second(chosen.rerank, chosen.device) if chosen.rerank else None
     count = max(chosen.k, CANDIDATES) if chosen.rerank else chosen.k
     with disable_kernels() if len(queries) * len(gallery) < FEW else contextlib.nullcontext():
         results = [search(query, count, where=dict(chosen.where)) for query in queries]
-    if chosen.rerank:
-        model = load_any(chosen.rerank, chosen.device)
+    if second is not None:
         wanted: list[str | Path] = [*asked] or [chosen.image]
         results = [
-            put_in_order(model, item, find, hits)[: chosen.k] for item, hits in zip(wanted, results, strict=True)
+            put_in_order(second, item, find, hits)[: chosen.k] for item, hits in zip(wanted, results, strict=True)
         ]
     titles = asked or [str(chosen.image or "")]
     show(chosen.format, find, titles, results, many=bool(chosen.queries))
 
 
-def put_in_order(model: Any, asked: "str | Path", find: str, hits: "list[Hit]") -> "list[Hit]":
+def load_second(name: str, device: str) -> "EmbeddingModel | InteractionModel":
+    """The model of the second stage, which must be able to read files of images."""
+    from vse_demo.model import load_any
+    from vse_demo.model.dual import DualEncoder
+
+    model = load_any(name, device)
+    if isinstance(model, DualEncoder) and model.config.vision == "region":
+        raise ValueError(f"--rerank looks at images, and {name} takes precomputed regions")
+    return model
+
+
+def put_in_order(model: "EmbeddingModel | InteractionModel", asked: "str | Path", find: str, hits: "list[Hit]") -> "list[Hit]":
     """The second stage: a model compares what was asked for with each result."""
     from vse_demo.retrieval import rerank
 
-    if find == "captions":
-        return rerank(model, hits, [asked], [hit.item for hit in hits])
+    if isinstance(asked, Path) != (find == "captions"):
+        raise ValueError("--rerank compares images with sentences: find images by a sentence, captions by an image")
     if isinstance(asked, Path):
-        raise ValueError("--rerank compares images with sentences: search by a sentence, or --find captions")
+        return rerank(model, hits, [asked], [hit.item for hit in hits])
     gone = next((hit.file for hit in hits if not Path(hit.file).is_file()), None)
     if gone is not None:
         raise ValueError(f"{gone} is not there: index its folder once more")
