@@ -380,6 +380,14 @@ def test_matching_learns_from_true_pairs_and_the_hardest_wrong_ones() -> None:
     assert pairs[8:] == [(1, 0, 0), (0, 1, 0), (1, 2, 0)]  # the best wrong text of each image
 
 
+def test_where_nothing_is_wrong_matching_learns_from_true_pairs_alone() -> None:
+    rows, columns, match = matching_pairs(torch.tensor([[0.9], [0.4]]), torch.tensor([0, 0]))
+    assert (rows.tolist(), columns.tolist(), match.tolist()) == ([0, 1], [0, 0], [1, 1])
+    rows, columns, match = matching_pairs(torch.tensor([[0.9, 0.8], [0.7, 0.2]]), torch.tensor([0, 0]))
+    pairs = list(zip(rows.tolist(), columns.tolist(), match.tolist(), strict=True))
+    assert pairs == [(0, 0, 1), (1, 0, 1), (0, 1, 0), (1, 1, 0), (0, 1, 0)]  # both texts belong to image 0
+
+
 def test_the_loss_of_fusion_is_that_of_the_cosines_and_of_matching() -> None:
     images, texts, model = make_sets([3, 5, 2], 0), make_sets([2, 4, 3], 1), build("fusion")
     image_ids, objective = torch.tensor([2, 0, 1]), build_objective("hard")

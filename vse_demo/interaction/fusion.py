@@ -86,6 +86,8 @@ def mean_vectors(sets: FeatureSets) -> Tensor:
 def matching_pairs(similarities: Tensor, image_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The pairs that matching learns from: every true one, and the hardest wrong one of each text and each image.
 
+    Where a batch has nothing wrong for an item, as with a single image, it gives no wrong pair.
+
     Args:
         similarities: (C, B).
         image_ids: (C,) the index of each text's image.
@@ -95,8 +97,10 @@ def matching_pairs(similarities: Tensor, image_ids: Tensor) -> tuple[Tensor, Ten
     """
     texts = torch.arange(len(image_ids), device=image_ids.device)
     images = torch.arange(similarities.shape[1], device=image_ids.device)
-    wrong = similarities.masked_fill(image_ids.unsqueeze(1) == images, -torch.inf)
+    true = image_ids.unsqueeze(1) == images  # (C, B)
+    wrong = similarities.masked_fill(true, -torch.inf)
     rows = torch.cat([texts, texts, wrong.argmax(0)])
     columns = torch.cat([image_ids, wrong.argmax(1), images])
     match = torch.cat([similarities.new_ones(len(texts)), similarities.new_zeros(len(texts) + len(images))])
-    return rows, columns, match
+    kept = true[rows, columns] == match.bool()
+    return rows[kept], columns[kept], match[kept]
