@@ -44,7 +44,13 @@ def server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def address(server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
     """Of a schema of its own."""
-    name = f"test_{abs(hash(request.node.name)) % 10**9}"
+    with own_schema(server, f"test_{abs(hash(request.node.name)) % 10**9}") as place:
+        yield place
+
+
+@contextlib.contextmanager
+def own_schema(server: PostgresServer, name: str) -> Iterator[str]:
+    """The address of a new schema, which is there while the block runs."""
     with psycopg.connect(server.address, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         connection.execute(f"CREATE SCHEMA {name}")
@@ -278,6 +284,68 @@ def test_two_clients_write_and_one_reads_at_once(address: str) -> None:
     assert problems == []
     assert len(reader) == 60
     reader.close()
+
+
+def test_writers_of_the_same_images_queue_and_nobody_else_waits(
+    server: PostgresServer, store: PostgresGallery, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "TRIES", 1)
+    store.put(*random_entries(20, 0))
+    entered, go_on, problems = threading.Event(), threading.Event(), []
+    make_vector = postgres.HalfVector
+
+    def make_slowly(vector: np.ndarray) -> object:
+        if threading.current_thread() is writers[0]:
+            entered.set()
+            go_on.wait()
+        return make_vector(vector)
+
+    def write() -> None:
+        try:
+            with contextlib.closing(PostgresGallery(address, store.model)) as gallery:
+                gallery.put(*random_entries(20, 0))
+        except FileError as error:
+            problems.append(error)
+
+    monkeypatch.setattr(postgres, "HalfVector", make_slowly)
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    writers[0].start()
+    entered.wait()  # in the middle of its transaction
+    writers[1].start()
+    wait_until(lambda: not writers[1].is_alive() or waiting(server))
+    assert len(store.nearest_images(unit_vectors(1), 5)[0]) == 5
+    with own_schema(server, "another") as other, contextlib.closing(PostgresGallery(other, store.model)) as gallery:
+        gallery.put(*random_entries(20, 0))
+    go_on.set()
+    for writer in writers:
+        writer.join()
+    assert problems == []
+    assert len(store) == 20
+
+
+def waiting(server: PostgresServer) -> int:
+    """How many clients wait for a lock."""
+    with psycopg.connect(server.address) as connection:
+        return connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]
+
+
+def test_citus_is_sent_every_setting_of_a_search(address: str) -> None:
+    """It passes on what SET LOCAL sets, and nothing else."""
+    statements: list[str] = []
+
+    class Recorder(psycopg.Cursor):
+        def execute(self, query: object, *arguments: object) -> None:
+            statements.append(query if isinstance(query, str) else query.as_string(self))
+            super().execute(query, *arguments)
+
+    for exact in (False, True):
+        with psycopg.connect(address) as connection, Recorder(connection) as cursor:
+            schema.prepare_search(cursor, 300, exact, citus=True)
+            if not exact:
+                assert connection.execute("SHOW hnsw.ef_search").fetchone() == ("600",)
+    assert len(statements) == 5
+    assert all(statement.startswith("SET LOCAL ") for statement in statements)
+    assert statements[0] == "SET LOCAL citus.propagate_set_commands TO 'local'"
 
 
 WRITER = """

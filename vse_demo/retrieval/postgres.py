@@ -124,6 +124,7 @@ class PostgresGallery(Store):
 
         def write(connection: Any) -> None:
             with connection.transaction(), connection.cursor() as cursor:
+                schema.queue_writers(connection)
                 digests = [entry.digest for entry in entries]
                 cursor.execute("DELETE FROM vse_images WHERE digest = ANY(%s)", [digests])
                 columns = "digest, name, source, path, split, metadata, vector"
@@ -142,8 +143,14 @@ class PostgresGallery(Store):
 
     def discard(self, digests: Collection[str]) -> int:
         """Forget the images of these digests, with their captions; return how many there were."""
-        query = "DELETE FROM vse_images WHERE digest = ANY(%s)"
-        return int(self.server.run(lambda c: c.execute(query, [list(digests)]).rowcount)) if digests else 0
+
+        def delete(connection: Any) -> int:
+            with connection.transaction():
+                schema.queue_writers(connection)
+                done = connection.execute("DELETE FROM vse_images WHERE digest = ANY(%s)", [list(digests)])
+                return int(done.rowcount)
+
+        return self.server.run(delete) if digests else 0
 
     def fetch(self, digests: Sequence[str]) -> tuple[Tensor, list[Tensor]]:
         """The vectors of images that are here (I, D), and those of the captions of each."""
@@ -277,7 +284,7 @@ class Server:
                     psycopg.errors.SerializationFailure,
                     psycopg.errors.DeadlockDetected,
                 ) as problem:
-                    failed: psycopg.Error = problem  # another client has just written the same image
+                    failed: psycopg.Error = problem  # by one who writes without the queue
                 except psycopg.OperationalError as problem:
                     failed = problem
                     if not self._is_lost(problem):

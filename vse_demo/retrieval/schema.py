@@ -124,6 +124,15 @@ def lacks_indexes(connection: Connection[Any]) -> bool:
     return bool(owned) and not built
 
 
+def queue_writers(connection: Connection[Any]) -> None:
+    """Wait until no other client writes to this gallery; those that follow wait for this transaction. Readers do not.
+
+    Args:
+        connection: In a transaction. With Citus the lock is one of the coordinator: write through it.
+    """
+    connection.execute("SELECT pg_advisory_xact_lock(721304, 'vse_images'::regclass::oid::int)")
+
+
 def prepare_search(cursor: Cursor[Any], k: int, exact: bool, citus: bool) -> None:
     """Settings of one search, in its transaction only.
 
@@ -138,7 +147,8 @@ def prepare_search(cursor: Cursor[Any], k: int, exact: bool, citus: bool) -> Non
     if exact:
         cursor.execute("SET LOCAL enable_indexscan = off")
         return
-    cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", [str(min(1000, max(SEARCHED, 2 * k)))])
+    searched = sql.Literal(min(1000, max(SEARCHED, 2 * k)))
+    cursor.execute(sql.SQL("SET LOCAL hnsw.ef_search = {}").format(searched))  # Citus passes on what SET LOCAL sets, nothing else
     cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")  # a filter may not cost results
 
 
