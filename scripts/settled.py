@@ -6,8 +6,8 @@
 
 `train` goes through the settings in groups, in a group the first seed of all before the second, and through all data
 sets in `--out`, the first before the second. Stopped and started again, it goes on where it was. `report` may be called
-at any time: it takes the runs that have ended, and writes `results.csv` (every run), `curves.csv` (every validation),
-`configs.json` and the page.
+at any time: it adds the runs that have ended to those that the folder has already, and writes `results.csv` (every
+run), `curves.csv` (every validation), `configs.json` and the page.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import csv
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ BUDGET: dict[str, Any] = {
     "epochs": 25, "patience": 5,
 }  # fmt: skip
 SEEDS = (0, 1, 2)
+RUN = ("data", "setting", "seed")
+Run = tuple[str, str, int]
 AGGREGATORS = ("max", "manual", "softpool", "adapool", "lip", "selfattn")
 
 
@@ -145,76 +147,64 @@ def train_all(out: Path, names: list[str], only: list[str], seeds: list[int], wo
 
 
 def report(out: Path, assets: Path) -> None:
-    """Keep what proves the tables, for the runs that have ended, and write the page."""
-    results: list[dict[str, Any]] = []
-    curves: list[dict[str, Any]] = []
-    configs, sizes = {}, {}
+    """Add what proves the tables, for the runs that have ended, to what a folder has of other runs; write the page."""
+    results = {run_of(row): row for row in read_rows(assets / "results.csv")}
+    curves = {(*run_of(row), row["epoch"]): row for row in read_rows(assets / "curves.csv")}
+    about = read_json(assets / "configs.json") if results else {"photos": {}, "runs": {}}
     for name in data_sets(out):
-        sizes[name] = {split: count_photos(out / name, split) for split in ("train", "dev")}
+        about["photos"][name] = {split: count_photos(out / name, split) for split in ("train", "dev")}
         for setting, seed in planned(list(SETTINGS), list(SEEDS)):
             folder = out / "runs" / name / f"{setting.name}-{seed}"
-            if not (folder / "done.json").exists():
-                continue
-            rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-            steps, validations = ([row for row in rows if key in row] for key in ("loss", "rsum"))
-            best = max(validations, key=lambda row: row["rsum"])
-            key = {"data": name, "setting": setting.name, "seed": seed}
-            line = {
-                **key, **{column: round(best[column], 2) for column in ("rsum", "i2t_r1", "t2i_r1")},
-                "best_epoch": best["epoch"], "epochs": validations[-1]["epoch"],
-                "last_rsum": round(validations[-1]["rsum"], 2),
-                "last_k": steps[-1].get("k"), "last_alignment": round(steps[-1]["alignment"], 3),
-                "cpu_seconds": read_json(folder / "done.json")["cpu_seconds"],
-            }  # fmt: skip
-            results.append(line)
-            curves += [{**key, "epoch": row["epoch"], "rsum": round(row["rsum"], 2)} for row in validations]
-            configs[f"{name}/{folder.name}"] = portable(read_json(folder / "config.json"))
+            if (folder / "done.json").exists():
+                run = (name, setting.name, seed)
+                results[run], validations = summarize(run, folder)
+                curves = {key: row for key, row in curves.items() if run_of(row) != run}
+                curves |= {(*run, row["epoch"]): row for row in validations}
+                about["runs"][f"{name}/{folder.name}"] = portable(read_json(folder / "config.json"))
     if not results:
         raise SystemExit(f"no run in {out} has ended: run the train verb first")
     assets.mkdir(parents=True, exist_ok=True)
-    write_table(assets / "results.csv", results)
-    write_table(assets / "curves.csv", curves)
-    write_json(assets / "configs.json", {"photos": sizes, "runs": configs})
-    draw_curves(assets / "curves.png", curves)
+    rows = in_order(results.values())
+    write_table(assets / "results.csv", rows)
+    write_table(assets / "curves.csv", in_order(curves.values()))
+    write_json(assets / "configs.json", about)
+    draw_curves(assets / "curves.png", in_order(curves.values()))
     write_atomic(assets / "README.md", page(assets))
-    print(f"{len(results)} runs: {assets / 'README.md'}")
+    print(f"{len(rows)} runs: {assets / 'README.md'}")
 
 
-def draw_curves(path: Path, curves: list[dict[str, Any]]) -> None:
-    """RSUM by epoch of some settings, mean and range over seeds, a panel for each data set."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    names = list(dict.fromkeys(row["data"] for row in curves))
-    figure, panels = plt.subplots(1, len(names), figsize=(8 * len(names), 4.8), squeeze=False, layout="constrained")
-    for axes, name in zip(panels[0], names, strict=True):
-        for number, setting in enumerate(DRAWN):
-            rsums: dict[int, list[float]] = {}  # of each epoch, over seeds
-            for row in curves:
-                if (row["data"], row["setting"]) == (name, setting):
-                    rsums.setdefault(row["epoch"], []).append(row["rsum"])
-            epochs = [epoch for epoch, each in rsums.items() if len(each) == len(rsums[1])]  # that all runs have
-            means = [statistics.mean(rsums[epoch]) for epoch in epochs]
-            low, high = ([pick(rsums[epoch]) for epoch in epochs] for pick in (min, max))
-            axes.plot(epochs, means, f"C{number}", label=SETTINGS[setting].label)
-            axes.fill_between(epochs, low, high, color=f"C{number}", alpha=0.1, lw=0)
-        axes.set(title=name, xlabel="epoch", ylabel="RSUM on held-out photos")
-        axes.grid(alpha=0.3)
-    panels[0][0].legend(fontsize=8, loc="lower right")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+def summarize(run: Run, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of a finished run, and one for each of its validations."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps, validations = ([row for row in rows if key in row] for key in ("loss", "rsum"))
+    best = max(validations, key=lambda row: row["rsum"])
+    key = dict(zip(RUN, run, strict=True))
+    line = {
+        **key, **{column: round(best[column], 2) for column in ("rsum", "i2t_r1", "t2i_r1")},
+        "best_epoch": best["epoch"], "epochs": validations[-1]["epoch"],
+        "last_rsum": round(validations[-1]["rsum"], 2),
+        "last_k": steps[-1].get("k"), "last_alignment": round(steps[-1]["alignment"], 3),
+        "cpu_seconds": read_json(folder / "done.json")["cpu_seconds"],
+    }  # fmt: skip
+    return line, [{**key, "epoch": row["epoch"], "rsum": round(row["rsum"], 2)} for row in validations]
 
 
-def count_photos(folder: Path, split: str) -> int:
-    """Of a split of a data set: each has five captions."""
-    return len((folder / f"{split}_caps.txt").read_text().splitlines()) // 5
+def run_of(row: Mapping[str, Any]) -> Run:
+    """Which run a row is of."""
+    return row["data"], row["setting"], row["seed"]
 
 
-def read_results(assets: Path) -> list[dict[str, Any]]:
-    """The rows of results.csv, numbers as numbers."""
-    with (assets / "results.csv").open(newline="") as file:
+def in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Flickr30K first, runs as they are planned; rows of one run stay as they are."""
+    places = {(setting.name, seed): place for place, (setting, seed) in enumerate(planned(list(SETTINGS), list(SEEDS)))}
+    return sorted(rows, key=lambda row: (row["data"] != "flickr30k", row["data"], places[row["setting"], row["seed"]]))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a table, numbers as numbers; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     words = ("data", "setting")
     return [{k: v if k in words else json.loads(v.replace("None", "null")) for k, v in row.items()} for row in rows]
@@ -237,17 +227,16 @@ the photos it is measured on, for every setting alike.
 
 def page(assets: Path) -> str:
     """The page from the files in a folder: verdicts and a table for each data set."""
-    results, stored = read_results(assets), read_json(assets / "configs.json")
+    results, stored = read_rows(assets / "results.csv"), read_json(assets / "configs.json")
     lines = [INTRODUCTION.format(dim=next(iter(stored["runs"].values()))["model"]["dim"])]
     for name in dict.fromkeys(row["data"] for row in results):
         mine = [row for row in results if row["data"] == name]
         photos = "{train} photos to learn from, {dev} held out".format(**stored["photos"][name])
         lines += [f"## {name}", "", f"{photos}; {len(mine)} runs.", "", *verdicts(mine), *table(mine)]
-    missing = [
-        setting.label for setting in SETTINGS.values() if not any(row["setting"] == setting.name for row in results)
-    ]
-    if missing:
-        lines += ["**Not run yet:** " + "; ".join(missing) + ".", ""]
+        run = {row["setting"] for row in mine}
+        missing = [setting.label for setting in SETTINGS.values() if setting.name not in run]
+        if missing:
+            lines += ["**Not run:** " + "; ".join(missing) + ".", ""]
     return "\n".join(lines)
 
 

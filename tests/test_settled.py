@@ -1,5 +1,6 @@
 """The claims where training has settled: what is planned, and a page that says what the runs say."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -57,10 +58,20 @@ def test_runs_are_trained_once_and_reported(tmp_path: Path, capsys: pytest.Captu
     text = (tmp_path / "assets" / "README.md").read_text()
     assert "12 photos to learn from, 6 held out; 4 runs." in text
     assert "| AdPool is better than mean pooling |" in text
-    assert "**Not run yet:** hard triplet after 5 epochs" in text
+    assert "**Not run:** hard triplet after 5 epochs" in text
     assert settled.page(tmp_path / "assets") == text
     assert len((tmp_path / "assets" / "curves.csv").read_text().splitlines()) == 1 + 4 * 2
     assert str(tmp_path) not in (tmp_path / "assets" / "configs.json").read_text()
+
+    data.rename(tmp_path / "coco")  # another data set, whose runs are added to those that are stored
+    shutil.rmtree(tmp_path / "runs")
+    settled.train_all(tmp_path, ["coco"], ["mean"], [0], "")
+    for _ in range(2):
+        settled.report(tmp_path, tmp_path / "assets")
+        both = (tmp_path / "assets" / "README.md").read_text()
+        assert both.startswith(text.rstrip("\n"))
+        assert "12 photos to learn from, 6 held out; 1 runs." in both
+        assert len((tmp_path / "assets" / "curves.csv").read_text().splitlines()) == 1 + 5 * 2
 
 
 @pytest.mark.skipif(not ASSETS.exists(), reason="no settled runs are stored")
