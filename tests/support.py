@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
-HANGS = 300  # seconds after which a test is taken to hang: no machine is that slow
+HANGS = 900  # seconds after which a test is taken to hang: no machine is that slow
 COLOURS = {
     "red": (220, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 220), "yellow": (230, 220, 50),
     "black": (20, 20, 20), "white": (235, 235, 235), "orange": (240, 140, 30), "purple": (140, 40, 170),

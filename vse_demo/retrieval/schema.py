@@ -147,8 +147,8 @@ def prepare_search(cursor: Cursor[Any], k: int, exact: bool, citus: bool) -> Non
     if exact:
         cursor.execute("SET LOCAL enable_indexscan = off")
         return
-    searched = sql.Literal(min(1000, max(SEARCHED, 2 * k)))
-    cursor.execute(sql.SQL("SET LOCAL hnsw.ef_search = {}").format(searched))  # Citus passes on what SET LOCAL sets, nothing else
+    searched = sql.Literal(min(1000, max(SEARCHED, 2 * k)))  # in the text: Citus passes on SET LOCAL, which takes no
+    cursor.execute(sql.SQL("SET LOCAL hnsw.ef_search = {}").format(searched))  # parameters, but not set_config
     cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")  # a filter may not cost results
 
 
