@@ -200,6 +200,38 @@ def in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["data"] != "flickr30k", row["data"], places[row["setting"], row["seed"]]))
 
 
+def draw_curves(path: Path, curves: list[dict[str, Any]]) -> None:
+    """RSUM by epoch of some settings, mean and range over seeds, a panel for each data set."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(row["data"] for row in curves))
+    figure, panels = plt.subplots(1, len(names), figsize=(8 * len(names), 4.8), squeeze=False, layout="constrained")
+    for axes, name in zip(panels[0], names, strict=True):
+        for number, setting in enumerate(DRAWN):
+            rsums: dict[int, list[float]] = {}  # of each epoch, over seeds
+            for row in curves:
+                if (row["data"], row["setting"]) == (name, setting):
+                    rsums.setdefault(row["epoch"], []).append(row["rsum"])
+            epochs = [epoch for epoch, each in rsums.items() if len(each) == len(rsums[1])]  # that all runs have
+            means = [statistics.mean(rsums[epoch]) for epoch in epochs]
+            low, high = ([pick(rsums[epoch]) for epoch in epochs] for pick in (min, max))
+            axes.plot(epochs, means, f"C{number}", label=SETTINGS[setting].label)
+            axes.fill_between(epochs, low, high, color=f"C{number}", alpha=0.1, lw=0)
+        axes.set(title=name, xlabel="epoch", ylabel="RSUM on held-out photos")
+        axes.grid(alpha=0.3)
+    panels[0][0].legend(fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def count_photos(folder: Path, split: str) -> int:
+    """Of a split of a data set: each has five captions."""
+    return len((folder / f"{split}_caps.txt").read_text().splitlines()) // 5
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a table, numbers as numbers; none if there is no such file."""
     if not path.exists():
