@@ -8,7 +8,7 @@ from vse_demo.plots.answers import plot_heat_map, plot_retrieved_captions, plot_
 from vse_demo.plots.measures import plot_comparison, plot_curves, plot_differences, plot_time_parts, plot_trade_off
 from vse_demo.plots.method import plot_k_plane, plot_matrix, plot_pipeline, plot_rank_weights, plot_worked_pipeline
 from vse_demo.plots.spaces import plot_circle, plot_space
-from vse_demo.plots.style import HELPS_OR_HURTS, IMAGE, PALETTE, RIGHT, TEXT, WRONG
+from vse_demo.plots.style import HELPS_OR_HURTS, IMAGE, PALETTE, RIGHT, TEXT, WRONG, name_points
 
 __all__ = [
     "HELPS_OR_HURTS",
@@ -17,6 +17,7 @@ __all__ = [
     "RIGHT",
     "TEXT",
     "WRONG",
+    "name_points",
     "plot_circle",
     "plot_comparison",
     "plot_curves",

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
-from vse_demo.plots.style import IMAGE, PALETTE, WRONG, new_axes
+from vse_demo.plots.style import IMAGE, PALETTE, WRONG, name_points, new_axes
 
 
 def plot_curves(
@@ -124,17 +124,13 @@ def plot_trade_off(
     """
     ax = new_axes(ax, 7, 4.2)
     x, y = np.array(list(points.values())).T
-    across, up = ((values - values.min()) / max(np.ptp(values), 1e-9) for values in (np.log(x), y))
     for number, name in enumerate(points):
         ax.plot(x[number], y[number], "o", ms=9, color=WRONG if name == highlight else IMAGE)
-        ahead, aside = across - across[number], np.abs(up - up[number])
-        crowded = ((ahead > 0) & (ahead < 0.25) & (aside < 0.06)).any()  # a name to the right would touch a point
-        shift, side = ((-7, 4), "right") if crowded else ((7, 4), "left")
-        ax.annotate(name, (x[number], y[number]), shift, textcoords="offset points", ha=side)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log")
     wide = np.ptp(np.log10(x)) > 2  # a tick for each power of ten is enough then
     ax.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter("")
     ax.margins(x=0.2, y=0.1)
+    name_points(ax, points)
     return ax
