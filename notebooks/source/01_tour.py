@@ -105,7 +105,7 @@ unit_a, unit_b, unit_c = a / np.linalg.norm(a), b / np.linalg.norm(b), c / np.li
 print("a and b:", round(float(unit_a @ unit_b), 2), "  a and c:", round(abs(float(unit_a @ unit_c)), 2))
 assert np.isclose(unit_a @ unit_b, 0.96) and np.isclose(unit_a @ unit_c, 0)
 
-# %%
+# %% tags=["drawing"]
 figure, ax = plt.subplots(figsize=(6, 3.2), layout="constrained")
 angles = np.linspace(0, np.pi, 100)
 ax.plot(np.cos(angles), np.sin(angles), color="#BBBBBB")

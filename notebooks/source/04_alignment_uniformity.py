@@ -139,6 +139,8 @@ sliders(show_circle, [0.5, 20], spread=(0, 0.25, 0.5, 0.75, 1), gap=(0, 20, 45, 
 gaps, spreads = np.arange(0, 181, 5), np.linspace(0, 1, 41)
 by_gap = [measure(*circle(1.0, gap)) for gap in gaps]
 by_spread = [measure(*circle(spread, 10)) for spread in spreads]
+
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 2, figsize=(10.5, 3.6), layout="constrained", sharey=True)
 for ax, x, rows in ((axes[0], gaps, by_gap), (axes[1], spreads, by_spread)):
     for name, colour in (("alignment", GREEN), ("uniformity, paper", PINK), ("uniformity, code", SKY)):
@@ -149,6 +151,7 @@ axes[1].set(xlabel="spread (gap of 10 degrees)", title="Spreading the points mov
 axes[0].legend(frameon=False, loc="lower left")
 plt.show()
 
+# %%
 assert np.allclose([row["alignment"] for row in by_gap], np.cos(np.radians(gaps)))  # alignment is cos(gap)
 assert np.ptp([row["uniformity, paper"] for row in by_gap]) < 1e-6
 assert np.ptp([row["alignment"] for row in by_spread]) < 1e-6

@@ -121,6 +121,8 @@ cases = {
     "K = 3, the paper's equation": gradient(right, wrong, temperature, False),
 }
 assert np.allclose(cases["K = 3"], by_hand)
+
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 3, figsize=(11, 2.8), layout="constrained", sharey=True)
 for ax, (name, values) in zip(axes, cases.items()):
     values = np.pad(values, (0, 4 - len(values)))

@@ -371,6 +371,10 @@ subject_of_caption = subjects[gallery.image_ids]
 related = (subjects[first] == subject_of_caption) & ~right
 names, counts = np.unique(subjects, return_counts=True)
 outcome = np.array([[100 * kind[subject_of_caption == name].mean() for kind in (right, related)] for name in names])
+print(f"its own photo {right.mean():.0%}, the right subject {(right | related).mean():.0%}")
+assert (right | related).mean() > 1.6 * right.mean()
+
+# %% tags=["drawing"]
 order = outcome.sum(axis=1).argsort()
 labels = [f"{names[row]} ({counts[row]})" for row in order]
 figure, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
@@ -383,8 +387,6 @@ ax.set(xlabel="what comes first, in per cent of the captions", xlim=(0, 100), ti
 handles, keys = ax.get_legend_handles_labels()
 figure.legend(handles[::-1], keys[::-1], frameon=False, loc="outside lower center", ncols=3)
 plt.show()
-print(f"its own photo {right.mean():.0%}, the right subject {(right | related).mean():.0%}")
-assert (right | related).mean() > 1.6 * right.mean()
 
 # %% [markdown]
 # The number of photos stands in brackets: many photos of a kind are many **rivals** (a long orange bar). Other subjects fail
