@@ -1,10 +1,12 @@
 """Training on many processes, and in chunks: the mathematics of one process, and its files."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 import torch
 from distributed_worker import DTYPES, NO_EFFECT, STEPS, TEXTS, gradients, make_pairs, make_trainer, steps
 from safetensors.torch import load_file
-from support import HANGS, ROOT, environment, free_port, wait_until
+from support import HANGS, ROOT, environment, wait_until
 from torch import Tensor
 
 from vse_demo import VSE, TrainConfig, make_config, open_dataset, train
@@ -29,14 +31,15 @@ SMALL = {
 }  # fmt: skip
 
 
-def torchrun(processes: int, *arguments: object, **more: str) -> subprocess.Popen:
+ALONE = ("--standalone",)  # all processes of a run are of one torchrun
+
+
+def torchrun(processes: int, *arguments: object, nodes: Sequence[object] = ALONE) -> subprocess.Popen:
     """Several Python processes that know each other, of which this one is the parent's child."""
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", processes,
-        "--master_addr", "127.0.0.1", "--master_port", free_port(), *arguments,
-    ]  # fmt: skip
+    run = [sys.executable, "-m", "torch.distributed.run", "--local_addr", "127.0.0.1"]
+    command = [*run, *nodes, "--nproc_per_node", processes, *arguments]
     return subprocess.Popen(
-        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**more)
+        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )
 
 
@@ -103,6 +106,20 @@ def assert_close(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     for name in expected:
         if not name.endswith(NO_EFFECT):
             torch.testing.assert_close(ours[name], expected[name], rtol=0, atol=1e-6, msg=name)
+
+
+def test_what_fills_no_batch_waits_for_another_epoch() -> None:
+    """40 images in batches of 7: K depends on the size of a batch, so there is no short one."""
+    trainer = make_trainer("bigru", World())
+    pairs = make_pairs(trainer.model.tokenizer)
+    groups = sum(-(-count // 3) for count in np.bincount(pairs.image_ids))  # of up to three captions of an image
+    epochs = [[batch for (batch,) in trainer.epoch_steps(pairs, epoch)] for epoch in range(4)]
+    assert groups % 7
+    assert {len(batches) for batches in epochs} == {groups // 7}
+    assert {len(batch.images) for batches in epochs for batch in batches} <= {5, 6, 7}  # an image may have two groups
+    seen = [{caption for batch in batches for caption in batch.captions} for batches in epochs]
+    assert all(len(captions) < len(pairs.image_ids) for captions in seen)
+    assert set.union(*seen) == set(range(len(pairs.image_ids)))
 
 
 # In chunks
@@ -255,14 +272,29 @@ def train_flags(data: Path, out: Path, **more: object) -> list[str]:
     return ["-m", "vse_demo", "train", *flags(data=data, out=out, **{**SMALL, **more})]
 
 
-def test_a_run_of_two_processes_leaves_the_files_of_one(scenes: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_run_of_two_processes_leaves_the_files_of_one(nodes: int, scenes: Path, tmp_path: Path) -> None:
     train(make_config("vse+2ad", {**SMALL, "text_epochs": 1}), scenes, tmp_path / "one", progress=False)
-    out, err = finish(torchrun(2, *train_flags(scenes, tmp_path / "two", text_epochs=1)))
+    command = train_flags(scenes, tmp_path / "two", text_epochs=1)
+    out, err = finish(torchrun(2, *command)) if nodes == 1 else on_two_nodes(*command)
     assert out.count("RSUM") == out.count("the best model is in") == 1
     assert err.count("steps on text") > 0
     names = {path.name for path in (tmp_path / "one").iterdir()}
     assert {path.name for path in (tmp_path / "two").iterdir()} == names
     assert_same_log(tmp_path / "two", tmp_path / "one")
+
+
+def on_two_nodes(*arguments: object) -> tuple[str, str]:
+    """What two programs of torchrun with a process each, which meet at an address, have said together."""
+    meeting = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = ["--rdzv_endpoint", f"127.0.0.1:{meeting.port}", "--rdzv_conf", "is_host=0"]  # this process is the host
+    nodes = ["--nnodes", 2, "--rdzv_backend", "c10d", "--rdzv_id", "test", *place]
+    with contextlib.ExitStack() as until_done:
+        running = [torchrun(1, *arguments, nodes=nodes) for _ in range(2)]
+        for node in running:
+            until_done.callback(node.kill)
+        said = [finish(node) for node in running]
+    return said[0][0] + said[1][0], said[0][1] + said[1][1]
 
 
 def train_until(step: int, config: TrainConfig | None, scenes: Path, out: Path) -> None:
