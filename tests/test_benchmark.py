@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import ROOT
+from support import HANGS, ROOT
 
 from benchmarks import run, sections, timing
 from benchmarks.run import as_table, main
@@ -69,7 +69,7 @@ def test_an_unknown_section_is_named(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.slow
 def test_the_command_starts_from_a_checkout(start_python: Callable) -> None:
-    printed = start_python("-m", "benchmarks.run", "--help").communicate(timeout=120)[0]
+    printed = start_python("-m", "benchmarks.run", "--help").communicate(timeout=HANGS)[0]
     assert "pooling, aggregators" in printed
 
 

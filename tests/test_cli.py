@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import ROOT, serve
+from support import HANGS, ROOT, serve
 from test_retrieval import make_model
 
 from vse_demo import OBJECTIVES, POOLINGS, PRESETS, VSE, Gallery, ModelConfig, TrainConfig, open_dataset, shipped
@@ -71,7 +71,7 @@ def test_help_and_mistakes_are_answered_without_pytorch(start_python: Callable[.
         "    try: main(arguments)\n    except SystemExit as end: print('code', end.code)\n"
         "print('torch' in sys.modules)"
     )
-    out, errors = start_python("-c", program).communicate(timeout=120)
+    out, errors = start_python("-c", program).communicate(timeout=HANGS)
     assert [line for line in out.splitlines() if line.startswith("code")] == ["code 0"] * 3 + ["code 2"], errors
     assert out.splitlines()[-1] == "False"
     assert f"vse-demo {version('vse_demo')}" in out
@@ -80,7 +80,7 @@ def test_help_and_mistakes_are_answered_without_pytorch(start_python: Callable[.
 @pytest.mark.slow
 def test_the_package_is_a_program(start_python: Callable[..., subprocess.Popen[str]]) -> None:
     process = start_python("-m", "vse_demo", "--help")
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 0, errors
     assert out.startswith("usage: vse-demo")
     assert "benchmark" not in out
@@ -351,7 +351,7 @@ def test_the_demo_starts_from_the_command(tmp_path: Path) -> None:
     program = tmp_path / "vse-demo"
     program.write_text("import sys; from vse_demo.cli import main; main(['app', *sys.argv[1:]])")
     with serve(tmp_path / "log", program=program) as server:
-        assert urllib.request.urlopen(server.address, timeout=60).status == 200
+        assert urllib.request.urlopen(server.address, timeout=HANGS).status == 200
 
 
 def test_folds_of_a_size_name_what_is_left_over(

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from support import ROOT, environment
+from support import HANGS, ROOT, environment
 
 from vse_demo.data import FILES, download, open_dataset, read_image
 from vse_demo.utils.files import FileError
@@ -86,7 +86,7 @@ def fetch(hub, start_python, tmp_path) -> Callable[[Path], tuple[int, str]]:
 
     def run(folder: Path) -> tuple[int, str]:
         with start_python("-m", "vse_demo.cli", "download", "flickr30k", "--out", folder, **settings) as process:
-            output = "".join(process.communicate(timeout=60))
+            output = "".join(process.communicate(timeout=HANGS))
         return process.returncode, output
 
     return run

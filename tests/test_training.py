@@ -4,9 +4,7 @@ import copy
 import functools
 import json
 import os
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_hostile_faults import COMMAND, kill
 
 from vse_demo import VSE, TrainConfig, make_config, open_dataset, train
 from vse_demo.data import read_image, with_typos
@@ -164,14 +163,9 @@ def test_a_killed_run_resumes_to_the_same_weights(
     output = untouched.communicate()[1]
     assert untouched.returncode == 0, output
 
-    killed = start_python(*command, "--out", tmp_path / "killed", *flags)
-    log = tmp_path / "killed" / "metrics.jsonl"
-    while not (log.exists() and len(log.read_text().splitlines()) >= 13):
-        assert killed.poll() is None, killed.communicate()[1]
-        time.sleep(0.005)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    assert rows(tmp_path / "killed")[-1]["step"] < rows(tmp_path / "whole")[-1]["step"]
+    log = tmp_path / "killed" / "metrics.jsonl"  # is begun, then opened for each row
+    kill(start_python, COMMAND, [*command[2:], "--out", log.parent, *flags], log, at=15)
+    assert len(rows(log.parent)) == 13 < len(rows(tmp_path / "whole"))
 
     resumed = start_python(*command, "--out", tmp_path / "killed", "--resume")
     output = resumed.communicate()[1]
