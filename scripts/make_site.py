@@ -49,18 +49,24 @@ class Page:
         return found[1] if found else self.name
 
 
-def read_pages() -> list[Page]:
-    """The syllabus first, then the lessons, then what teachers need, then the evidence that lessons refer to."""
+def read_pages() -> dict[str, list[Page]]:
+    """Rows of pages in the order of reading: the lessons, for teachers, the evidence; and pages that stand alone."""
     lessons = [Page(path.stem, path, nbformat.read(path, as_version=4)) for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
-    texts = {"index": NOTEBOOKS / "README.md"}
-    texts |= {path.stem: path for path in sorted((ROOT / "docs" / "teaching").glob("*.md"))}
-    texts["runs"] = ROOT / "assets" / "runs" / "README.md"
-    others = [Page(name, path, _as_notebook(path.read_text(encoding="utf-8"))) for name, path in texts.items()]
-    return [others[0], *lessons, *others[1:]]
+    teaching, runs = ROOT / "docs" / "teaching", ROOT / "assets" / "runs"
+    for_teachers = [_read_text(path.stem, path) for path in sorted(teaching.glob("lesson_*.md"))]
+    evidence = [_read_text(folder.name, folder / "README.md") for folder in (runs, runs / "settled", runs / "compare")]
+    return {
+        "alone": [_read_text("index", NOTEBOOKS / "README.md"), _read_text("glossary", teaching / "glossary.md")],
+        "lessons": lessons,
+        "teachers": [_read_text("teachers", teaching / "teachers.md"), *for_teachers],
+        "evidence": evidence,
+    }
 
 
-def _as_notebook(text: str) -> NotebookNode:
-    return v4.new_notebook(cells=[v4.new_markdown_cell(text)])
+def _read_text(name: str, path: Path) -> Page:
+    """A Markdown file; what it says about running the notebooks is not for the site."""
+    text = path.read_text(encoding="utf-8").split("\n## To run them")[0]
+    return Page(name, path, v4.new_notebook(cells=[v4.new_markdown_cell(text)]))
 
 
 def with_mathml(text: str) -> str:
@@ -142,7 +148,7 @@ def sections(page: Page) -> Iterable[dict[str, str]]:
     yield {**entry, "title": plain(title), "anchor": anchor(title), "text": " ".join(words)}
 
 
-def slides(page: Page) -> str:
+def slides(page: Page, around: dict[str, Page | None]) -> str:
     """A screen for each figure: the section it stands in, the words before it, the figure."""
     shown, section, said = [f"<section><h1>{escape(page.title)}</h1></section>"], "", ""
     for cell in page.notebook.cells:
@@ -159,36 +165,43 @@ def slides(page: Page) -> str:
                 for kind in (kind for kind in FIGURES if kind in data):
                     image = f'<img alt="" src="data:{kind};base64,{data[kind].strip()}">'
                     shown.append(f"<section><h2>{escape(section)}</h2>{image}<p>{escape(said)}</p></section>")
+    links = [f'<a href="{page.name}.html">the lesson</a>']
+    links += [f'<a href="slides_{other.name}.html" rel="{way}">{way}</a>' for way, other in around.items() if other]
     template = (TEMPLATES / "slides.html").read_text(encoding="utf-8")
     return (
         template.replace("TITLE", escape(page.title))
-        .replace("BACK", f"{page.name}.html")
+        .replace("LINKS", " · ".join(links))
         .replace("SLIDES", "\n".join(shown))
     )
+
+
+def neighbours(pages: Iterable[Page]) -> dict[str, dict[str, Page | None]]:
+    """By the name of each page, the one before it and the one after it."""
+    row = [None, *pages, None]
+    return {page.name: {"prev": row[n], "next": row[n + 2]} for n, page in enumerate(row[1:-1])}
 
 
 def make_site(out: Path) -> list[Path]:
     """Write the pages to the folder `out`, the syllabus first; returns their paths."""
     template = (TEMPLATES / "page.html.j2").read_text(encoding="utf-8")
-    exporter = HTMLExporter(template_file="page.html.j2", extra_loaders=[DictLoader({"page.html.j2": template})])
-    pages = read_pages()
+    loader = DictLoader({"page.html.j2": template})
+    exporter = HTMLExporter(template_file="page.html.j2", extra_loaders=[loader], embed_images=True)
+    rows = read_pages()
+    pages = [page for row in rows.values() for page in row]
+    around = {name: both for row in list(rows.values())[1:] for name, both in neighbours(row).items()}
     names = {page.source.resolve(): page.name for page in pages}
-    lessons = [page for page in pages if page.source.suffix == ".ipynb"]
     written = []
     for page in pages:
-        number = lessons.index(page) if page in lessons else -1
-        around = {
-            "previous": lessons[number - 1] if number > 0 else None,
-            "next": lessons[number + 1] if 0 <= number < len(lessons) - 1 else None,
-            "slides": f"slides_{page.name}.html" if number >= 0 else "",
-        }
-        resources = {"site": {**around, "name": page.name, "headings": headings(page), "lessons": lessons}}
+        has_slides = page in rows["lessons"]
+        site = {**around.get(page.name, {}), "slides": f"slides_{page.name}.html" if has_slides else ""}
+        site |= {"name": page.name, "headings": headings(page)}
+        resources = {"site": site, "metadata": {"path": str(page.source.parent)}}
         body, _ = exporter.from_notebook_node(for_reading(page, names), resources=resources)
         written.append(out / f"{page.name}.html")
         write_atomic(written[-1], body)
-    for page in lessons:
+    for page in rows["lessons"]:
         written.append(out / f"slides_{page.name}.html")
-        write_atomic(written[-1], slides(page))
+        write_atomic(written[-1], slides(page, around[page.name]))
     index = json.dumps([entry for page in pages for entry in sections(page)], ensure_ascii=False).replace("</", "<\\/")
     written.append(out / "search.html")
     write_atomic(written[-1], (TEMPLATES / "search.html").read_text(encoding="utf-8").replace("INDEX", index))

@@ -253,10 +253,25 @@ def test_each_page_of_a_lesson_leads_to_the_one_before_and_the_one_after(site: d
     for before, after in pairwise(names):
         assert f'<a href="{after}.html" rel="next"' in site[f"{before}.html"]
         assert f'<a href="{before}.html" rel="prev"' in site[f"{after}.html"]
+        assert f'<a href="slides_{after}.html" rel="next"' in site[f"slides_{before}.html"]
+
+
+def test_pages_for_teachers_and_of_evidence_lead_on_too(site: dict[str, str]) -> None:
+    teaching = ["teachers", *(f"lesson_{number:02}" for number in range(1, len(LESSONS) + 1))]
+    for before, after in (*pairwise(teaching), *pairwise(["runs", "settled", "compare"])):
+        assert f'<a href="{after}.html" rel="next"' in site[f"{before}.html"]
+        assert f'<a href="{before}.html" rel="prev"' in site[f"{after}.html"]
+
+
+def test_the_evidence_that_a_lesson_cites_is_a_page_with_its_figure(site: dict[str, str]) -> None:
+    for name in ("runs", "settled", "compare"):
+        assert f'<a href="{name}.html"' in site["07_evaluation.html"]
+    for name in ("settled", "compare"):
+        assert 'src="data:image/png;base64,' in site[f"{name}.html"]
 
 
 def test_the_index_is_for_readers(site: dict[str, str]) -> None:
-    assert not re.search(r"nbval|pytest|nbconvert", site["index.html"])
+    assert not re.search(r"nbval|pytest|nbconvert|<code>make |Colab", site["index.html"])
 
 
 @pytest.mark.slow
