@@ -240,7 +240,7 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 INTRODUCTION = """\
 # Runs: the evidence
 
-`shipped-minilm` and `shipped-bigru` (`.json`: settings and validations, `.csv`: every tenth step) are the training of
+`shipped-minilm` and `shipped-bigru` (`.json`: validations, `.csv`: every tenth step) are the training of
 the two shipped models by `scripts/train_joint.py`; `small-minilm` and `small-bigru` (every fifth step) are the presets
 of that name, which learn from Flickr30K alone with AdOpt and a frozen backbone. All else on this page tests the paper's
 claims with small models that share one budget, and was written by the two commands below.

@@ -47,7 +47,8 @@ CARD = """\
 - Trained on 34,132 photos of MS-COCO's training split (85,795 captions; Chen et al., 2015) and 5,731 of Flickr30K's \
 (28,655 captions; Young et al., 2014); photos for research use. No photo or caption is part of this model.
 - `scripts/train_joint.py` trained both models together (seed 0; {steps} steps of 192 photos, {minutes} minutes on one \
-CPU core while the other was busy); settings and log: `assets/runs/{run}.json` and `.csv`. Until 70 % of the run: \
+CPU core while the other was busy); rates, crops and phases: `scripts/joint/learner.py`; log: `assets/runs/{run}.csv`, \
+validations: `.json`. The log has steps 1 to 9 too, which the script no longer writes. Until 70 % of the run: \
 InfoNCE over all negatives with targets softened by MiniLM's view of the captions; then AdOpt by the authors' code in \
 equal parts with that, and what both models say together as a further target.
 - **MiniLM had seen Flickr30K and COCO captions in its own training** (text pairs, no photos), so figures flatter \
