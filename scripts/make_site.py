@@ -188,7 +188,7 @@ def make_site(out: Path) -> list[Path]:
     exporter = HTMLExporter(template_file="page.html.j2", extra_loaders=[loader], embed_images=True)
     rows = read_pages()
     pages = [page for row in rows.values() for page in row]
-    around = {name: both for row in list(rows.values())[1:] for name, both in neighbours(row).items()}
+    around = {page: both for name, row in rows.items() if name != "alone" for page, both in neighbours(row).items()}
     names = {page.source.resolve(): page.name for page in pages}
     written = []
     for page in pages:

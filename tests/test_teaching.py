@@ -221,6 +221,7 @@ WRONG: list[tuple[str, tuple, str]] = [  # the exercise, an answer, what its ver
     ("6.1", (rsum_by_chance(41) / 100,), "per cent"),
     ("6.1", (2 * 100 * 16 / 41,), "five captions"),
     ("6.1", (100 * 16 / 41 + 100 * 16 / 205,), "counted one"),
+    ("6.1", (90,), "too large"),
     ("6.2", ([5.0] * 25,), "never changes"),
     ("6.2", ([5 - 0.01 * step for step in range(25)],), "less than half"),
     ("6.2", ([5.0, 1.0],), "25 losses"),
@@ -243,7 +244,7 @@ WRONG: list[tuple[str, tuple, str]] = [  # the exercise, an answer, what its ver
     ("8.1", (1.0, 0.0), "True or False"),
     ("8.2", (10 * common_neighbours(), MAPS), "share"),
     ("8.2", (1.0, [MAPS[0], MAPS[0]]), "same"),
-    ("8.2", (0.01, MAPS), "in common"),
+    ("8.2", (0.01, MAPS), "too small"),
     ("8.3", (0.55, 0.9), "wrong way round"),
     ("8.3", (90, 55), "between 0 and 1"),
     ("8.3", (1.0, 0.99), "less often"),
@@ -257,10 +258,13 @@ WRONG: list[tuple[str, tuple, str]] = [  # the exercise, an answer, what its ver
     ("9.2", (LOST, WON, ["a", "red", "kite"]), "yours has 2"),
     ("9.3", ([0, 1, 2, 3], [1, 1]), "as long as before"),
     ("9.3", ([0, 2, 3], [1, 1]), "all pieces"),
+    ("9.3", ([0, 3], [rank([0, 1, 2, 3]), rank([0, 3]) + 5]), "without the suspect is too large"),
     ("9.3", ([0, 3], [rank([0, 1, 2, 3]) - 1, rank([0, 3]) - 1]), "begins at 1"),
     ("10.1", (0.9,), "each word chooses"),
     ("10.1", (0.6,), "mean of all four"),
     ("10.1", (1.6,), "sum"),
+    ("10.1", (0.7,), "too small"),
+    ("10.2", (400, 0.05), "too small"),
     ("10.2", (0.002, 0.05), "other way up"),
     ("10.2", (500, 500), "100 pairs"),
     ("10.3", (lambda first, n: float((retrieval_ranks(first, IMAGE_IDS)[1] <= n).float().mean()),), "per cent"),
@@ -270,6 +274,8 @@ WRONG: list[tuple[str, tuple, str]] = [  # the exercise, an answer, what its ver
     ("11.1", (lambda parts, k: sorted(hit for part in parts for hit in part)[-k:],), "best first"),
     ("11.2", (2048, 3815), "single precision"),
     ("11.2", (1024, 3814), "round up"),
+    ("11.2", (900, 3815), "too small"),
+    ("11.3", (lambda p: 128 // p + 1, [1]), "one of p processes"),
     ("11.3", (lambda p: 128 // p, [1]), "right one"),
     ("11.3", (lambda p: 128 // p - 1, [1, 2]), "only p = 1"),
 ]  # fmt: skip
@@ -312,6 +318,15 @@ def test_a_wrong_answer_is_told_what_is_off(name: str, answers: tuple, speaks_of
 def test_an_answer_of_another_kind_is_no_reason_to_stop(name: str) -> None:
     for strange in ("three", object(), float("nan"), [[1, 2], [3]]):
         assert not check(name, *[strange] * len(RIGHT[name]), **LESSON.get(name, {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("5.1", "6.40"), ("6.1", "75.5"), ("7.2", "3.2"), ("10.1", "0.8"), ("10.2", "500 "), ("11.2", "1,?024")],
+)
+def test_a_check_of_a_number_does_not_give_it_away(name: str, right: str) -> None:
+    for wrong in (0.11, 2222):
+        assert not re.search(right, repr(check(name, *[wrong] * len(RIGHT[name]))))
 
 
 def test_an_unknown_exercise_is_an_error_of_the_lesson() -> None:

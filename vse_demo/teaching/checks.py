@@ -110,6 +110,11 @@ def as_number(answer: Any, what: str) -> float:
     return float(answer)
 
 
+def too(value: float, expected: float) -> str:
+    """What is off about a number, without giving the right one away: `too large` or `too small`."""
+    return "too large" if value > expected else "too small"
+
+
 def near(value: object, expected: object, tolerance: float = 1e-4) -> bool:
     """Whether numbers are the expected ones, up to rounding."""
     return bool(np.allclose(np.asarray(value, float), np.asarray(expected, float), rtol=tolerance, atol=tolerance))

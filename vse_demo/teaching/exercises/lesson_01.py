@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vse_demo.teaching.checks import as_array, as_number, exercise, near, need
+from vse_demo.teaching.checks import as_array, as_number, exercise, near, need, too
 
 
 @exercise("1.1")
@@ -40,9 +40,12 @@ def shared_neighbours(same: float, different: float, similarities: Tensor, image
         not (near(different, true_same, 1e-3) and not near(same, true_same, 1e-3)),
         "you have the two the wrong way round.",
     )
-    need(near(same, true_same, 0.01), f"captions 1 and 2 of a photo share {true_same:.2f} of five on average.")
+    need(near(same, true_same, 0.01), f"for captions 1 and 2 of a photo {same:.2f} of five is {too(same, true_same)}.")
     allowed = max(0.25, 4 * float(shared.std()) / photos**0.5)  # it depends on which photos were paired
-    need(abs(different - true_different) < allowed, f"captions of two photos share about {true_different:.2f} of five.")
+    need(
+        abs(different - true_different) < allowed,
+        f"for captions of two photos {different:.2f} of five is {too(different, true_different)}.",
+    )
     return "Two sentences about one photo find much the same; about two photos, hardly anything."
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from vse_demo.losses import alignment, uniformity
-from vse_demo.teaching.checks import as_array, as_number, exercise, near, need
+from vse_demo.teaching.checks import as_array, as_number, exercise, near, need, too
 
 
 @exercise("4.1")
@@ -12,11 +12,11 @@ def temperature_as_t(t: float, constant: float) -> str:
     t, constant = as_number(t, "t"), as_number(constant, "the constant")
     need(not near(t, 20), "2t must be 1/τ = 20; you have t = 20.")
     need(not near(t, 0.05), "that is the temperature itself; compare sim/τ with 2t·sim.")
-    need(near(t, 10), f"2t must be 1/τ, so t is 1/(2 · 0.05), not {t:g}.")
+    need(near(t, 10), f"2t must be 1/τ; t = {t:g} is {too(t, 10)}.")
     need(not near(constant, -20), "the sign: uniform_WI has −2t in front, so 2t has to be added to it.")
     need(
         near(constant, 20),
-        f"uniform_WI(t) = −2t + log E exp(2t·sim), so what has to be added is 2t = 20, not {constant:g}.",
+        f"uniform_WI(t) = −2t + log E exp(2t·sim): what takes the −2t away? {constant:g} is {too(constant, 20)}.",
     )
     return "t = 1/(2τ) = 10: so large that only the nearest pairs count."
 

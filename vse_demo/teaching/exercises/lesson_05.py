@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from vse_demo.teaching.checks import as_number, exercise, near, need
+from vse_demo.teaching.checks import as_number, exercise, near, need, too
 
 SPACES = {
     "random start": (0.0, 0.0),
@@ -25,7 +25,10 @@ def loss_of_a_collapsed_adopt(stuck_at: float) -> str:
         "close: the positive stands below the line as well, so 1 is added.",
     )
     need(not near(value, 0.2), "0.2 is what the hard triplet shows.")
-    need(abs(value - right) < 0.005, f"it should be log(1 + 11·e⁴), yours is {value:.2f}.")
+    need(
+        abs(value - right) < 0.005,
+        f"{value:.2f} is {too(value, right)}: the formula of the hint, with K = 11, margin 0.2 and τ = 0.05.",
+    )
     return f"A log that rests at {right:.2f} with K = 11 tells of a collapsed space."
 
 

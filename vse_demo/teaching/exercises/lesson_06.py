@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from vse_demo.teaching.checks import as_number, exercise, near, need
+from vse_demo.teaching.checks import as_number, exercise, near, need, too
 from vse_demo.training import TrainConfig
 
 
@@ -36,7 +36,10 @@ def check_chance(value: float, photos: int) -> str:
         "a photo has five right captions, you counted one.",
     )
     need(not near(given, t2i), "that is one direction; add the other.")
-    need(abs(given - right) < 0.05, f"it should be {right:.1f}, yours is {given:.1f}.")
+    need(
+        abs(given - right) < 0.05,
+        f"{given:.1f} is {too(given, right)}: three recalls for each direction, each as in the hint, in per cent.",
+    )
     return "R@K by chance: K of all photos one way; the other way, one minus the chance to miss all five captions."
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from vse_demo.evaluation import retrieval_ranks
-from vse_demo.teaching.checks import as_number, exercise, near, need
+from vse_demo.teaching.checks import as_number, exercise, near, need, too
 
 
 @exercise("8.1")
@@ -47,7 +47,7 @@ def chance_in_a_map(common: float, maps: Sequence[np.ndarray]) -> str:
     need(not near(share, 10 * right, 0.02), "that is how many of the ten; the share is a tenth of it.")
     need(
         abs(share - right) < 0.02,
-        f"these two maps have {right:.2f} of their ten nearest in common, you say {share:.2f}.",
+        f"{share:.2f} is {too(share, float(right))} for these two maps; a point is no neighbour of its own.",
     )
     return "What both maps show is in the data; the rest is the seed."
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vse_demo.evaluation import retrieval_ranks
 from vse_demo.explanation import Explanation
-from vse_demo.teaching.checks import as_array, exercise, near, need
+from vse_demo.teaching.checks import as_array, exercise, near, need, too
 
 
 @exercise("9.1")
@@ -19,7 +19,7 @@ def parts_of_a_maximum(parts: Sequence[float]) -> str:
     need(near(values[0], 0, 1e-2), "“a” holds no maximum, so it has no part.")
     need(
         near(values.sum(), right.sum(), 1e-2),
-        f"they should add up to the score {right.sum():.2f}, yours add up to {values.sum():.2f}.",
+        f"they should add up to the score of (5, 7); {values.sum():.2f} is {too(values.sum(), right.sum())}.",
     )
     need(near(values, right, 1e-2), "“red” holds the maximum of d1 (5) and “kite” that of d2 (7).")
     return "A maximum gives each dimension to one word; the parts still add up."
@@ -69,6 +69,7 @@ def suspect_on_trial(
         right.append(1 + int((cosines > cosines[target]).sum()))
     need(not near(given, np.array(right) - 1), "a rank begins at 1.")
     need(not near(given, right[::-1]) or right[0] == right[1], "you have the two ranks the wrong way round.")
-    need(near(given, right), f"with and without the suspect the ranks are {right[0]} and {right[1]}.")
+    for place, which in enumerate(("with", "without")):
+        need(near(given[place], right[place]), f"the rank {which} the suspect is {too(given[place], right[place])}.")
     told = "better" if right[1] < right[0] else "no better"
     return f"Without it the rank is {told}. It need not improve: a difference tells about two photos, a rank about all."

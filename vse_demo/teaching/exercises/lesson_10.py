@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from vse_demo.teaching.checks import as_number, exercise, near, need
+from vse_demo.teaching.checks import as_number, exercise, near, need, too
 
 
 @exercise("10.1")
@@ -13,7 +13,7 @@ def max_sim_by_hand(score: float) -> str:
     need(not near(value, 0.9), "you took the best word for each cell; each word chooses its best cell.")
     need(not near(value, 1.6), "that is the sum over the words; take their mean.")
     need(not near(value, 0.6), "that is the mean of all four products; for each word only the best cell counts.")
-    need(near(value, 0.8), f"word 1 has 0.6 at best, word 2 has 1; their mean is 0.8, yours is {value:.2f}.")
+    need(near(value, 0.8), f"{value:.2f} is {too(value, 0.8)}: for each word its best cell, then the mean of the two.")
     return "Word 1 fits the second cell best (0.6), word 2 too (1): 0.8 on average."
 
 
@@ -22,8 +22,11 @@ def seconds_of_a_query(alone: float, reranking: float) -> str:
     first, second = as_number(alone, "the first time"), as_number(reranking, "the second time")
     need(not near(first, 2000 / 1_000_000), "that is the other way up: pairs divided by pairs per second.")
     need(not near(first, 500 / 60, 1e-2), "in seconds, please.")
-    need(near(first, 500), f"1,000,000 pairs at 2,000 a second are 500 seconds, not {first:g}.")
-    need(near(second, 0.05), f"100 pairs at 2,000 a second are 0.05 seconds, not {second:g}.")
+    need(
+        near(first, 500),
+        f"{first:g} seconds for all are {too(first, 500)}: how many pairs, and how many of them in a second?",
+    )
+    need(near(second, 0.05), f"{second:g} seconds for 100 pairs are {too(second, 0.05)}.")
     return "Eight minutes, or a twentieth of a second: that is why there are two stages."
 
 
@@ -36,5 +39,8 @@ def ceiling_of_two_stages(ceiling: Callable[[Tensor, int], float], first: Tensor
         value = as_number(given, "the ceiling")
         right = float(100 * (first.topk(n, dim=1).indices == belongs[:, None]).any(dim=1).float().mean())
         need(not near(value, right / 100) or right == 0, "in per cent: 100 times that.")
-        need(near(value, right, 1e-3), f"for n = {n} it should be {right:.1f}, yours is {value:.1f}.")
+        need(
+            near(value, right, 1e-3),
+            f"for n = {n} it is {too(value, right)}: how many captions have their photo among the first n?",
+        )
     return "It is R@n of the first stage: what was not found cannot be reordered."

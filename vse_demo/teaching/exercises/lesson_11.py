@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from vse_demo.teaching.checks import as_number, exercise, near, need
+from vse_demo.teaching.checks import as_number, exercise, near, need, too
 
 Hits = list[tuple[float, str]]
 
@@ -30,9 +30,9 @@ def size_of_a_billion(gigabytes: float, shards: int) -> str:
     size, count = as_number(gigabytes, "the size"), as_number(shards, "the number of shards")
     need(not near(size, 2048), "four bytes are single precision; half precision has two.")
     need(not near(size, 1.024), "that is a million photos; a billion are a thousand times as many.")
-    need(near(size, 1024), f"10⁹ · 512 · 2 bytes are 1,024 GB, not {size:g}.")
+    need(near(size, 1024), f"{size:g} GB is {too(size, 1024)}: photos, times numbers, times bytes of a number.")
     need(not near(count, 1e9 / 2**18, 1e-9) and count != 3814, "the last shard is not full, but it is one: round up.")
-    need(count == 3815, f"10⁹ / 2¹⁸, rounded up, is 3,815, not {count:g}.")
+    need(count == 3815, f"{count:g} shards are {too(count, 3815)}: photos divided by those of a shard, rounded up.")
     return "A terabyte in 3,815 shards: more than the memory of one machine, not more than its disk."
 
 
@@ -43,6 +43,9 @@ def negatives_without_gathering(negatives: Callable[[int], int], same_for: Seque
     need(given is not None and given is not ..., "the function returns nothing yet.")
     need(given != 64, "one of the 64 photos is the right one.")
     need(given != 127, "without gathering a process sees only its own half.")
-    need([negatives(p) for p in (1, 2, 4, 128)] == [127, 63, 31, 0], "it should be 128 / p − 1.")
+    need(
+        [negatives(p) for p in (1, 2, 4, 128)] == [127, 63, 31, 0],
+        "how many pairs has one of p processes, and how many of its photos are wrong for a caption?",
+    )
     need(list(same_for) == [1], "with fewer photos the hardest is another one: only p = 1 is the same.")
     return "On 128 processes there would be none at all: gather."
