@@ -354,6 +354,31 @@ def test_a_typo_is_named_and_repaired(page: Page) -> None:
     expect(page.locator("#found-pictures .head strong")).to_have_text("Nearest to “a boat on the sand by the sea”")
     expect(page.locator("#found-pictures .note")).to_have_count(0)
     expect(page.get_by_label("A sentence")).to_have_value("a boat on the sand by the sea")
+def test_far_results_stay_open_until_another_sentence(page: Page) -> None:
+    search(page, FAR)
+    far = page.locator("#found-pictures .far")
+    expect(far).not_to_have_attribute("open", "")
+    expect(page.locator("#found-pictures ~ .why")).to_be_empty()
+    assert page.evaluate("document.documentElement.scrollHeight") <= DESKTOP["height"]  # nothing blank is below
+    far.get_by_text("Show the nearest all the same").click()
+    far.locator(".card").first.wait_for()
+    page.locator("#found-pictures .head").get_by_role("button", name="20", exact=True).click()
+    expect(page.locator("#found-pictures .card")).to_have_count(20)
+    expect(far).to_have_attribute("open", "")
+    search(page, f"{FAR} and more")
+    expect(far).not_to_have_attribute("open", "")
+
+
+def test_what_is_typed_but_not_sent_stays(page: Page) -> None:
+    search(page, "a bird on a branch")
+    box = page.get_by_label("A sentence")
+    box.fill("a boat")
+    page.locator("#found-pictures .head").get_by_role("button", name="20", exact=True).click()
+    expect(page.locator("#found-pictures .card")).to_have_count(20)
+    expect(page.locator("#found-pictures .head strong")).to_have_text("Nearest to “a bird on a branch”")
+    expect(box).to_have_value("a boat")
+
+
 
 
 def test_a_picture_and_a_sentence_search_together(page: Page) -> None:
@@ -381,6 +406,13 @@ def test_without_a_sentence_an_upload_can_be_taken_away(page: Page) -> None:
 
 def test_the_address_brings_the_same_page_back(page: Page, demo: Server) -> None:
     head, box = page.locator("#found-pictures .head strong"), page.get_by_label("A sentence")
+    head.get_by_role("button", name="20", exact=True).click()
+    cards = page.locator("#found-pictures .card")
+    expect(cards).to_have_count(20)
+    expect(head.locator("strong")).to_have_text("Nearest to your picture")
+    page.go_back()
+    expect(cards).to_have_count(5)
+    expect(head.locator("strong")).to_have_text("Nearest to your picture")
     search(page, "a bird on a branch")
     search(page, "a street at night")
     shared = page.url
@@ -488,6 +520,12 @@ def test_the_query_is_on_the_map_at_once(page: Page) -> None:
 
 
 def test_the_map_shows_what_one_points_at_with_mouse_and_keys(page: Page) -> None:
+    open_tab(page, "Find pictures")
+    expect(page.get_by_label("A sentence")).to_have_value("a street at night")
+    open_tab(page, "The space")
+    page.reload()
+    expect(mark).to_have_text("a street at night")
+    expect(page.get_by_label("On the map")).to_have_value("a street at night")
     open_tab(page, "The space")
     tip = page.locator("#space .tip")
     photo = page.locator("#space circle.picture").nth(20)

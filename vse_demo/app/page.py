@@ -31,11 +31,11 @@ EXAMPLES = [  # the last one is a caption of the gallery, so its results are tic
 ]
 KEPT = 60, 900  # every 60 seconds, uploads and answers that are older than 900 seconds are deleted
 NOW = "(...values) => [...values.slice(0, -1), performance.now()]"  # the time instead of the last input
-REMEMBER = """(text, query) => {
-    if (!text.trim()) return [query, 'sentence'];
+REMEMBER = """(text, query, ...boxes) => {
+    if (!text.trim()) return [query, 'sentence', ...boxes];
     vse.visit({ q: text }); vse.remember(text);
-    return [text, 'sentence'];
-}"""  # what is asked, in the address too, and that it is a sentence
+    return [text, 'sentence', text, text];
+}"""  # what is asked, in the address and both search fields too, and that it is a sentence
 RESTORE = read_text("restore.js")
 THEME = gr.themes.Soft(
     primary_hue="blue", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
@@ -114,16 +114,18 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
             return on(trigger, action, [field, upload, like, count, model, mapped], [found_images, why_image, space])
 
         # A search, by a sentence or a picture
+        boxes = [sentence, map_sentence]
         chips.click(None, chips, sentence, js=f"index => {json.dumps(list(examples))}[index]")
         for trigger, field in (
             (sentence.submit, sentence), (search.click, sentence), (chips.click, sentence),
             (map_sentence.submit, map_sentence), (show.click, map_sentence),
         ):  # fmt: skip
-            trigger(None, [field, query], [query, latest], js=REMEMBER)
+            trigger(None, [field, query, *boxes], [query, latest, *boxes], js=REMEMBER)
             find(trigger, field, actions.find)
         given = upload.change(
-            None, sentence, [like, query], js="text => { vse.visit({ like: '', q: text }); return ['', text]; }"
-        )
+            None, sentence, [like, query, map_sentence],
+            js="text => { vse.visit({ like: '', q: text }); return ['', text, text]; }",
+        )  # fmt: skip
         find(given.then, sentence)
         on(found_images.select, actions.choose_image, [upload, like, model], [why_image])
         of_captions, for_captions = [found_captions, why_caption, space], [image, sample, model, mapped]
@@ -154,9 +156,10 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
         # The address says what is shown; it is read when the page is opened, on Back, and when the page goes somewhere
         settings: dict[str, Any] = {"count": results.COUNTS[0], "most": results.MOST}
         settings |= {"first": examples[0], "models": list(service.sources), "tabs": [each.id for each in all_tabs]}
-        fields = [sentence, query, like, count, model, tabs, tab, sample, latest]
+        asked_now = [query, *boxes]
+        fields = [*asked_now, like, count, model, tabs, tab, sample, latest]
         for trigger in (blocks.load, whole.restore):
-            read = trigger(None, None, fields, js=RESTORE.replace("SETTINGS", json.dumps(settings)))
+            read = trigger(None, [upload, *asked_now], fields, js=RESTORE.replace("SETTINGS", json.dumps(settings)))
             find(read.then, query)
             on(read.then, actions.open_captions, [tab, *for_captions], of_captions)
             on(read.then, actions.open_map, [tab, *on_map], [space, mapped])
