@@ -93,11 +93,14 @@ document.addEventListener('keydown', event => {
   next.click();
 });
 
-// Gradio's upload button does nothing while there is a picture: take it away first.
+// Gradio's upload button does nothing while there is a picture: take it away first, and wait for the field's input.
 document.addEventListener('click', event => {
   const upload = event.target.closest?.('.picture-field [aria-label="Upload file"]'), field = upload?.closest('.picture-field');
   const remove = field?.querySelector('[aria-label="Remove"], [aria-label="Clear"], [aria-label="Remove Image"]');
   if (!remove) return;
+  new MutationObserver((_, seen) => {
+    const input = field.querySelector('input[type=file]');
+    if (input) { seen.disconnect(); input.click(); }
+  }).observe(field, { childList: true, subtree: true });
   remove.click();
-  requestAnimationFrame(() => requestAnimationFrame(() => field.querySelector('input[type=file]')?.click()));
 }, true);
