@@ -105,6 +105,7 @@ def test_vectors_and_reasons_agree_with_the_search(client: TestClient) -> None:
         ("find_similar", {"image": "0.jpg", "sentence": 5}, "sentence must be text, not a number"),
         ("find_captions", {"image": "../secret.jpg"}, "there is no picture '../secret.jpg' in this collection"),
         ("find_captions", {"image": {"path": "/etc/passwd"}}, "Upload the picture as a file"),
+        ("find_captions", {"image": {"path": "a\0b"}}, "Upload the picture as a file"),
         ("find_captions", {"image": 7}, "image must be the name of a picture, a data: address or a file, not a number"),
         ("explain", {"image": "0.jpg"}, "the argument 'sentence' is missing"),
         ("embed", {}, "Give a sentence, an image, or both"),
@@ -114,6 +115,20 @@ def test_wrong_arguments_get_a_sentence(client: TestClient, route: str, body: di
     answer = client.post(f"/{route}", json=body)
     assert answer.status_code == 422
     assert sentence in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "sentence"),
+    [
+        ("GET", 405, "Use POST, not GET: /docs shows how"),
+        ("PUT", 405, "Use POST, not PUT: /docs shows how"),
+        ("POST", 400, "Missing boundary in multipart."),
+    ],
+)
+def test_requests_of_another_kind_get_a_sentence(client: TestClient, method: str, code: int, sentence: str) -> None:
+    answer = client.request(method, "/find_images", headers={"content-type": "multipart/form-data"})
+    assert answer.status_code == code
+    assert answer.json() == {"error": sentence}
 
 
 def test_the_page_for_programs_has_answers_of_this_server(client: TestClient) -> None:

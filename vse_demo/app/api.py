@@ -137,7 +137,11 @@ def _kind(value: Any) -> str:
 
 def _read_upload(upload: dict[str, Any]) -> Image.Image:
     path, folder = upload.get("path"), Path(get_upload_folder()).resolve()
-    if not isinstance(path, str) or not Path(path).resolve().is_relative_to(folder):
+    try:
+        known = isinstance(path, str) and Path(path).resolve().is_relative_to(folder)
+    except ValueError:  # it has a null byte
+        known = False
+    if not known:
         raise FileError("Upload the picture as a file")
     return read_image(Path(path))
 

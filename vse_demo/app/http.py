@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -21,6 +22,7 @@ from vse_demo.app.html.results import MOST
 from vse_demo.app.service import Service
 
 FUNCTIONS = ("find_images", "find_similar", "find_captions", "explain", "embed")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # all are answered, so that the answer is JSON
 AT_A_TIME = 2  # requests that are computed
 MAX_WAITING = 100  # requests that wait; more are refused
 
@@ -28,7 +30,7 @@ MAX_WAITING = 100  # requests that wait; more are refused
 def api_routes(service: Service, example: str) -> list[Route]:
     """The routes of the five functions and of their page, whose examples search for this sentence."""
     api, room = Api(service), _Room()
-    routes = [Route(f"/{name}", _endpoint(getattr(api, name), room), methods=["POST"]) for name in FUNCTIONS]
+    routes = [Route(f"/{name}", _endpoint(getattr(api, name), room), methods=METHODS) for name in FUNCTIONS]
     return [*routes, Route("/docs", _docs(api, example), methods=["GET"])]
 
 
@@ -47,11 +49,15 @@ class _Room:
 def _endpoint(function: Callable[..., Any], room: _Room) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         try:
+            if request.method != "POST":
+                raise HTTPException(405, f"Use POST, not {request.method}: /docs shows how", {"Allow": "POST"})
             given = await read_arguments(request)
             call = bind(function, given, str(request.base_url))
             return JSONResponse(await room.run(call))
         except BlockingIOError:
             return JSONResponse({"error": f"{MAX_WAITING} requests are waiting: ask again later"}, 503)
+        except HTTPException as error:  # starlette's own tell of a form that cannot be read
+            return JSONResponse({"error": error.detail}, error.status_code, error.headers)
         except (ValueError, FileNotFoundError) as error:
             return JSONResponse({"error": str(error)}, 422)
 
