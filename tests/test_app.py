@@ -91,6 +91,7 @@ def test_a_photo_finds_its_captions(client: Client) -> None:
     assert len(found) == 5
     assert all(each["right"] is not None for each in found)  # it was known again
 
+    assert all(each["author"] and each["licence"] for each in found)
 
 @pytest.mark.parametrize("model", ["grid-minilm", "grid-bigru", "ensemble"])
 def test_reasons_add_up_to_the_score(client: Client, model: str) -> None:

@@ -132,7 +132,7 @@ class Actions:
         self.wait(model, progress)
         query = self.service.encode_image(image, model)
         found = self.service.find_captions(query)
-        cards = results.caption_cards(found, asked, [*map(caption_row, found)])
+        cards = results.caption_cards(found, asked, [caption_row(self.service, each) for each in found])
         if not turns.show("captions", asked):
             return
         yield cards, gr.skip(), gr.skip()

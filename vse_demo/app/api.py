@@ -53,12 +53,13 @@ class Api:
         return _each(image, lambda each: self.images(self.service.ask(sentence, self.picture(each), model), k, base))
 
     def find_captions(self, image: Pictures, model: str = "", k: int = 5, base: str = "") -> list[Any]:
-        """Find the k captions nearest to a picture: caption, cosine, whether it is a right one, and its picture."""
+        """Find the k captions nearest to a picture: caption, cosine, whether it is a right one, its picture with
+        author, licence and source."""
         k, model = self.check_k(k), self.check_model(model)
 
         def captions(each: Any) -> list[dict[str, Any]]:
             found = self.service.find_captions(self.service.encode_image(self.picture(each), model), k)
-            return [caption_row(result, base) for result in found]
+            return [caption_row(self.service, result, base) for result in found]
 
         return _each(image, captions)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from vse_demo.app.credits import Credit
 from vse_demo.app.html.markup import picture_url
-from vse_demo.app.service import SearchResult, Service
+from vse_demo.app.service import Photo, SearchResult, Service
 
 FIELDS = [field.name for field in dataclasses.fields(Credit)]
 
@@ -24,14 +24,19 @@ def image_row(service: Service, result: SearchResult, base: str = "") -> dict[st
         "file": photo.path,  # not "path": Gradio's clients would take the row for a file and fetch it
         "url": base + picture_url(result.item),
         "captions": list(photo.captions),
-        **{field: getattr(photo.credit, field, None) for field in FIELDS},
+        **_credit(photo),
     }
 
 
-def caption_row(result: SearchResult, base: str = "") -> dict[str, Any]:
-    """A caption that was found: its text, score, whether it is a right one, and the picture it was written for."""
-    return {**_scored(result), "picture": result.picture, "url": base + picture_url(result.picture)}
+def caption_row(service: Service, result: SearchResult, base: str = "") -> dict[str, Any]:
+    """A caption that was found: its text, score, whether it is a right one, the picture it was written for, credit."""
+    photo = service.photo(result.picture)
+    return {**_scored(result), "picture": result.picture, "url": base + picture_url(result.picture), **_credit(photo)}
 
 
 def _scored(result: SearchResult) -> dict[str, Any]:
     return {"item": result.item, "score": round(result.score, 4), "right": result.right}
+
+
+def _credit(photo: Photo) -> dict[str, Any]:
+    return {field: getattr(photo.credit, field, None) for field in FIELDS}
