@@ -87,6 +87,24 @@ def test_the_package_is_a_program(start_python: Callable[..., subprocess.Popen[s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lines", [1, 100_000])  # the pipe breaks at the end, or amid the output
+def test_a_reader_that_has_enough_ends_the_command_without_a_word(
+    lines: int, start_python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    program = (
+        "import sys; from vse_demo.cli import lessons, main\n"
+        "def run(chosen):\n"
+        f"    for number in range({lines}): sys.stdout.buffer.write(b'a path\\n')\n"
+        "lessons.run = run\n"
+        "sys.exit(main(['lessons']))"
+    )
+    with start_python("-c", program) as process:
+        process.stdout.close()  # type: ignore[union-attr]
+        assert process.wait(timeout=HANGS) == 141
+        assert process.stderr.read() == ""  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
 def test_evaluate_prints_json_as_promised(
     model: str, karpathy_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

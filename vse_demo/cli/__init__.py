@@ -6,6 +6,7 @@ that need it, so help and mistakes are answered at once.
 
 import argparse
 import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 
@@ -35,7 +36,7 @@ Visual-semantic embedding: images and sentences in one space.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, 1 after an error, 130 after Ctrl-C.
+    """Run the command and return its exit code: 0, 1 after an error, 130 after Ctrl-C, 141 if nobody reads on.
 
     Args:
         arguments: of the command line; without them, those of this process.
@@ -46,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for module in getattr(chosen, "modules", None) or ():
             import_module(module)
         chosen.run(chosen)
+        print(end="", flush=True)
+    except BrokenPipeError:  # who reads the output has enough, as head has; what is left of it goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (ValueError, OSError, FloatingPointError) as error:
         if chosen.debug:
             raise
