@@ -153,8 +153,9 @@ def test_a_gallery_does_not_overwrite_what_it_has_not_written(tmp_path: Path) ->
 
 
 def test_a_gallery_of_another_model_is_refused(saved: Path) -> None:
-    with pytest.raises(FileError, match="was encoded by another model: index it again"):
-        Gallery.load(saved, make_model(seed=1))
+    for read in (Gallery.load, Gallery.open):
+        with pytest.raises(FileError, match="was encoded by another model: use that one, or another gallery"):
+            read(saved, make_model(seed=1))
 
 
 def edit(folder: Path, **changes: object) -> None:

@@ -111,7 +111,7 @@ class Gallery(Store):
         if form not in (OLD_FORMAT, FORMAT):
             raise FileError(f"{folder / MANIFEST} is not a gallery of format {FORMAT}, nor of format {OLD_FORMAT}")
         if about.get("model") != model.fingerprint():
-            raise FileError(f"{folder} was encoded by another model: index it again with this one")
+            raise FileError(f"{folder} was encoded by another model: use that one, or another gallery")
         if form == OLD_FORMAT:
             tensors = read_format_2(folder, about, model.dim)
             return cls(
