@@ -167,6 +167,15 @@ def test_broken_and_missing_files_are_returned_with_the_reason(folder: Folder) -
     assert done.broken["c.png"] == "c.png is empty"
 
 
+def test_a_broken_picture_is_counted_once(folder: Folder) -> None:
+    for number, name in enumerate(NAMES):
+        folder.write(name, number)
+    folder.do("caption", "a.png", "", 1)
+    folder.do("break", "b.png", "", 0)
+    done = Gallery(make_model()).sync(folder.place, progress=False)
+    assert (done.added, done.unlisted, list(done.broken)) == (3, 2, ["b.png"])
+
+
 def test_several_models_are_served_by_one_pass_over_the_pictures(
     karpathy_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,7 @@ class Found:
     entries: dict[str, Entry] = field(default_factory=dict)
     images: dict[str, ImageFile | np.ndarray] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
-    unlisted: int = 0
+    unlisted: set[str] = field(default_factory=set)  # the digests of images that the folder's caption file does not name
 
     def scan(self, data: CaptionedImages, source: str = "", split: str = "", progress: bool = False) -> None:
         """Take in some images. Of several with the same content the first counts, with the captions of all."""
@@ -124,7 +124,7 @@ def sync_stores(
     return [
         SyncReport(
             sum(digest not in work.failed for digest in plan.new), len(plan.changed), len(plan.gone),
-            len(found.entries) - len(plan.changed) - len(plan.new), found.unlisted, found.broken,
+            len(found.entries) - len(plan.changed) - len(plan.new), len(found.unlisted - work.failed), found.broken,
         )
         for plan in plans
     ]  # fmt: skip
@@ -169,9 +169,9 @@ def find_images(dataset: Dataset, splits: Sequence[str] | None = None, progress:
         found.broken.update({name: f"{name} is missing" for name in missing})
         found.scan(data, source, split, progress)
     if splits is None:
-        unlisted, before = dataset.unlisted(), len(found.entries)
-        found.scan(unlisted, source, "", progress)
-        found.unlisted = len(found.entries) - before
+        listed = set(found.entries)
+        found.scan(dataset.unlisted(), source, "", progress)
+        found.unlisted = found.entries.keys() - listed
     return found
 
 
@@ -232,23 +232,13 @@ class _Work:
         return [list(vectors.split(counts)) for vectors in self.encoders.texts(sentences)]
 
     def decoded(self, digests: Sequence[str]) -> Iterator[tuple[list[str], list[Image.Image | np.ndarray]]]:
-        """Batches of images that can be read, the next one decoded while the last one is used."""
-        batches = [digests[start : start + BATCH] for start in range(0, len(digests), BATCH)]
-        with ThreadPoolExecutor(2) as pool:
-            waiting: list[Future[Any]] = []
-            for batch, following in itertools.pairwise([[], *batches, []]):
-                read = [future.result() for future in waiting]
-                waiting = [pool.submit(_decode, self.found.images[digest]) for digest in following]
-                good = {}
-                for digest, image in zip(batch, read, strict=True):
-                    if isinstance(image, FileError):
-                        self.failed.add(digest)
-                        self.found.broken[self.found.entries[digest].name] = str(image)
-                    else:
-                        good[digest] = image
-                if good:
-                    yield list(good), list(good.values())
-                self.tell(len(batch))
+        """Batches of images that can be read."""
+        for good, broken in decode_batches({digest: self.found.images[digest] for digest in digests}):
+            self.failed |= broken.keys()
+            self.found.broken |= {self.found.entries[digest].name: str(error) for digest, error in broken.items()}
+            if good:
+                yield list(good), list(good.values())
+            self.tell(len(good) + len(broken))
 
     def tell(self, count: int) -> None:
         self.done += count
@@ -256,6 +246,22 @@ class _Work:
             self.bar.update(count)
             if self.report is not None:
                 self.report(self.done, self.total)
+
+
+def decode_batches(
+    files: Mapping[str, ImageFile | np.ndarray],
+) -> Iterator[tuple[dict[str, Image.Image | np.ndarray], dict[str, FileError]]]:
+    """Batches of images, and why others cannot be read; the next batch is decoded while the last one is used."""
+    names = list(files)
+    batches = [names[start : start + BATCH] for start in range(0, len(names), BATCH)]
+    with ThreadPoolExecutor(2) as pool:
+        waiting: list[Future[Any]] = []
+        for batch, following in itertools.pairwise([[], *batches, []]):
+            read = dict(zip(batch, [future.result() for future in waiting], strict=True))
+            waiting = [pool.submit(_decode, files[name]) for name in following]
+            broken = {name: image for name, image in read.items() if isinstance(image, FileError)}
+            if batch:
+                yield {name: image for name, image in read.items() if name not in broken}, broken
 
 
 class Encoders:
