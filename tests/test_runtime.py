@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import vse_demo
+from vse_demo.retrieval import cluster
 from vse_demo.utils import runtime
 
 
@@ -55,6 +56,14 @@ def test_kept_memory_stays_with_the_process() -> None:
     )
     assert answer(program.format(keep=True)) == "True"
     assert answer(program.format(keep=False)) == "False"
+
+
+def test_workers_of_a_cluster_keep_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(cluster, "keep_memory", lambda: told.append("kept"))
+    monkeypatch.setattr("torch.set_num_threads", lambda count: None)
+    cluster.PictureEncoder(lambda: object())  # type: ignore[arg-type, return-value]
+    assert told == ["kept"]
 
 
 @pytest.mark.slow

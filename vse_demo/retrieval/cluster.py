@@ -30,6 +30,7 @@ from vse_demo.retrieval.sources import Picture, Unit, count_images, find_units, 
 from vse_demo.retrieval.store import Store
 from vse_demo.retrieval.sync import BATCH, SAVE_EVERY, SyncReport, path_and_date
 from vse_demo.utils.files import FileError
+from vse_demo.utils.runtime import keep_memory
 
 BLOCK_BYTES = 16 * 2**20  # of pictures that go from a task to an actor together
 LOCAL = "local"  # the address of the cores of this machine
@@ -183,6 +184,7 @@ class PictureEncoder:
 
     def __init__(self, load_model: Callable[[], EmbeddingModel]):
         torch.set_num_threads(1)
+        keep_memory()
         self.model = load_model()
         self.smallest = decoding_size(self.model)
 
