@@ -269,6 +269,44 @@ def test_index_without_a_split_takes_all_of_them(
     assert "16 images added" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("ray", [[], ["--ray"]])
+def test_index_makes_no_gallery_of_data_that_cannot_be_read(
+    ray: list[str], karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    gallery = tmp_path / "gallery"
+    for wrong, message in (
+        (["--data", str(tmp_path / "empty")], "holds no images"),
+        (["--data", str(karpathy_folder), "--split", "tset"], "has no split 'tset'; it has train, val, test"),
+    ):
+        assert main(["index", "--model", "grid-bigru", "--gallery", str(gallery), *ray, *wrong]) == 1
+        assert message in capsys.readouterr().err
+        assert not gallery.exists()
+
+
+def test_every_verb_that_reads_data_takes_a_layout_of_yours(
+    tmp_path: Path, save_picture: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for verb in ("train", "evaluate", "calibrate", "embed", "index"):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        assert "--layout MODULE:NAME" in capsys.readouterr().out
+    (tmp_path / "own_layout.py").write_text(
+        "from vse_demo import open_dataset\ndef below(folder):\n    return open_dataset(folder / 'below')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    save_picture(tmp_path / "data" / "below" / "0.png")
+    save_picture(tmp_path / "data" / "1.png", 1)
+    make_model().save_pretrained(tmp_path / "tiny")
+    index = ["index", "--model", str(tmp_path / "tiny"), "--data", str(tmp_path / "data")]
+    arguments = [*index, "--gallery", str(tmp_path / "gallery"), "--layout", "own_layout:below"]
+    assert main([*arguments, "--ray"]) == 1
+    assert "--ray does not take --layout" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert Gallery.load(tmp_path / "gallery", make_model()).names == ["0.png"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

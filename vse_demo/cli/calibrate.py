@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from vse_demo.cli.flags import Verbs, add_model_flags, data_folder
+from vse_demo.cli.flags import Verbs, add_layout_flag, add_model_flags, data_folder
 from vse_demo.utils.files import FileError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def add(verbs: Verbs) -> None:
         required=True,
         help="folder with captioned images; repeat to mix several",
     )
+    add_layout_flag(verb)
     verb.add_argument("--split", default="val", help="one that the model has not learned from (default: val)")
     verb.add_argument(
         "--false-alarms", type=float, default=0.05, metavar="SHARE",
@@ -47,7 +48,7 @@ def run(chosen: argparse.Namespace) -> None:
     images: list[Tensor] = []
     texts: list[Tensor] = []
     image_ids: list[np.ndarray] = []
-    parts = [merge_duplicates(open_dataset(folder).split(chosen.split)) for folder in chosen.data]
+    parts = [merge_duplicates(open_dataset(data, chosen.layout).split(chosen.split)) for data in chosen.data]
     for name, part in zip(chosen.data, parts, strict=True):
         if not part.captions:
             raise FileError(f"{name} has no captions: nothing to measure against")

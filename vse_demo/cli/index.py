@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from vse_demo.cli.flags import Verbs, add_backend_flag, add_model_flags, data_folder
+from vse_demo.cli.flags import Verbs, add_backend_flag, add_layout_flag, add_model_flags, data_folder
 
 
 def add(verbs: Verbs) -> None:
@@ -14,6 +14,7 @@ def add(verbs: Verbs) -> None:
     add_model_flags(verb)
     add_backend_flag(verb)
     verb.add_argument("--data", type=data_folder, required=True, help="folder with images, with or without captions")
+    add_layout_flag(verb)
     verb.add_argument(
         "--ray",
         nargs="?",
@@ -29,19 +30,29 @@ def add(verbs: Verbs) -> None:
 
 
 def run(chosen: argparse.Namespace) -> None:
-    """Make the gallery equal to the folder."""
+    """Make the gallery equal to the folder; mistakes in what to read are found before there is a gallery."""
     from vse_demo.data import open_dataset
     from vse_demo.model import load_model
     from vse_demo.retrieval import is_database, open_store
     from vse_demo.retrieval.cluster import index_on_cluster
+    from vse_demo.retrieval.sources import find_units
     from vse_demo.utils.files import write_json
 
-    model, splits = load_model(chosen.model, chosen.device, chosen.backend), [chosen.split] if chosen.split else None
+    splits = [chosen.split] if chosen.split else None
+    if chosen.ray:
+        if chosen.layout:
+            raise ValueError("--ray does not take --layout: index without it, or give it a list of files")
+        find_units(chosen.data, splits)
+    else:
+        dataset = open_dataset(chosen.data, chosen.layout)
+        for split in splits or ():
+            dataset.present(split)
+    model = load_model(chosen.model, chosen.device, chosen.backend)
     gallery = open_store(chosen.gallery, model, chosen.model)
     if chosen.ray:
         done = index_on_cluster(gallery, chosen.data, splits, chosen.ray)
     else:
-        done = gallery.sync(open_dataset(chosen.data), splits)
+        done = gallery.sync(dataset, splits)
     if chosen.report:
         write_json(chosen.report, asdict(done))
     for reason in [] if chosen.report else done.broken.values():
