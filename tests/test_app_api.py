@@ -344,3 +344,23 @@ def test_the_guard_decodes_uploads_also_of_fields_that_gradio_makes_anew(tmp_pat
     first = bounded(gr.Image(type="pil"))
     for field in (first, type(first)(type="pil")):  # an update of a field makes another one of its class
         assert isinstance(field.preprocess(SimpleNamespace(path=str(bad))), FileError)
+
+
+def test_a_gradio_without_what_is_replaced_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gradio as gr
+    from gradio import processing_utils
+    from gradio.mcp import GradioMCPServer
+
+    from vse_demo.app import guard
+    from vse_demo.app.api import add_endpoints
+
+    for owner, name, start in (
+        (gr.Image, "preprocess", lambda: guard.bounded(gr.Image())),
+        (gr.Blocks, "validate_inputs", lambda: add_endpoints(service)),
+        (processing_utils, guard.FETCH, guard.block_url_fetch),
+        (GradioMCPServer, "postprocess_output_data", guard.answer_mcp_in_json),
+    ):
+        with monkeypatch.context() as patch:
+            patch.delattr(owner, name)
+            with pytest.raises(RuntimeError, match=rf"^Gradio 6[\d.]+ has no [\w.]+\.{name}, so "):
+                start()

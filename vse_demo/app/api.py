@@ -16,7 +16,7 @@ import gradio as gr
 from gradio.utils import get_upload_folder
 from PIL import Image
 
-from vse_demo.app.guard import as_text
+from vse_demo.app.guard import as_text, check_original
 from vse_demo.app.html.results import MOST
 from vse_demo.app.rows import caption_row, image_row
 from vse_demo.app.service import Service
@@ -170,7 +170,12 @@ def read_bytes(content: bytes, name: str) -> Image.Image:
 
 
 def add_endpoints(service: Service) -> None:
-    """Give the five functions to Gradio's API and to MCP."""
+    """Give the five functions to Gradio's API and to MCP.
+
+    Raises:
+        RuntimeError: Gradio checks arguments in another way than `StrictBlocks` expects.
+    """
+    check_original(gr.Blocks, "validate_inputs", "wrong arguments would be taken without a word")
     api = Api(service)
     for name, function in endpoints(api).items():
         gr.api(function, api_name=name)

@@ -113,11 +113,30 @@ def is_free(port: int) -> bool:
     return True
 
 
+def check_original(owner: Any, name: str, danger: str) -> Any:
+    """A function of Gradio's that the app replaces.
+
+    Raises:
+        RuntimeError: There is none, so that nothing would be replaced; `danger` says what could happen then.
+    """
+    function = vars(owner).get(name)
+    if not callable(function):
+        missing = f"{owner.__name__.removeprefix('gradio.')}.{name}"
+        raise RuntimeError(
+            f"Gradio {gr.__version__} has no {missing}, so {danger}: install a version that requirements.txt allows"
+        )
+    return function
+
+
 def bounded(image: gr.Image) -> gr.Image:
     """Let `read_image` decode what is uploaded, with its limits and its messages.
 
     The class is changed, not this field alone: Gradio makes a field anew when an event updates it.
+
+    Raises:
+        RuntimeError: Gradio decodes uploads in another way.
     """
+    check_original(gr.Image, "preprocess", "uploads would be decoded without limits")
     gr.Image.preprocess = _preprocess  # type: ignore[assignment, method-assign]
     return image
 
@@ -154,13 +173,9 @@ def block_url_fetch() -> None:
     """Refuse addresses that a request names instead of a file: the server would fetch them.
 
     Raises:
-        RuntimeError: Gradio has no such function, so that nothing would be blocked.
+        RuntimeError: Gradio fetches in another way.
     """
-    if not callable(getattr(processing_utils, FETCH, None)):
-        raise RuntimeError(
-            f"Gradio {gr.__version__} has no processing_utils.{FETCH}, so requests could make this server fetch "
-            "addresses: install a version that requirements.txt allows"
-        )
+    check_original(processing_utils, FETCH, "requests could make this server fetch addresses")
 
     async def refuse(url: str) -> Any:
         raise gr.Error("Give a file: nothing is fetched from other servers", duration=8, print_exception=False)
@@ -172,15 +187,11 @@ def answer_mcp_in_json() -> None:
     """Give MCP clients JSON: Gradio would write lists and dicts as Python does.
 
     Raises:
-        RuntimeError: Gradio has no such function.
+        RuntimeError: Gradio answers in another way.
     """
     from gradio.mcp import GradioMCPServer
 
-    original = getattr(GradioMCPServer, "postprocess_output_data", None)
-    if not callable(original):
-        raise RuntimeError(
-            f"Gradio {gr.__version__} answers MCP in another way: install one that requirements.txt allows"
-        )
+    original = check_original(GradioMCPServer, "postprocess_output_data", "MCP clients would get no JSON")
     if getattr(original, "in_json", False):
         return
 
