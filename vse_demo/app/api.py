@@ -31,7 +31,7 @@ Pictures = str | dict[str, Any] | list[str] | list[dict[str, Any]]  # Gradio des
 class Api:
     """The five functions over one service. `base` is the address of the app, with which those of pictures begin.
 
-    Wherever a sentence or an image is asked for, a list of them can be given, and a list of answers comes back.
+    What a search is given first, and both sentences and images of `embed`, can be lists: a list of answers comes back.
     """
 
     def __init__(self, service: Service):
