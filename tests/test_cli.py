@@ -262,6 +262,25 @@ def test_images_and_sentences_are_added_and_subtracted(
     assert some == f"{karpathy_folder / 'images' / '14.jpg'}\n"
 
 
+def test_what_a_search_cannot_read_or_find_is_said(
+    gallery_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "latin.txt").write_bytes("ein grüner Hügel".encode("latin-1"))
+    for arguments, message in (
+        (["red", "-s", "nofile.jpg"], "there is no image nofile.jpg"),
+        (["red", "-a", "2:nofile.PNG"], "there is no image nofile.PNG"),
+        (["red", "--where", "foo=1"], "--where foo: no image of this gallery has that; choose one of folder, split, name, source, date"),
+        (["--queries", tmp_path / "none.txt"], "none.txt cannot be read: No such file or directory"),
+        (["--queries", tmp_path / "latin.txt"], "latin.txt cannot be read as text: it is not UTF-8"),
+        (["--queries", tmp_path / "empty.txt"], "empty.txt is empty: it should hold a sentence on each line"),
+    ):  # fmt: skip
+        assert main(["search", "--gallery", str(gallery_folder), *map(str, arguments)]) == 1
+        assert capsys.readouterr().err.rstrip().endswith(message)
+    for where in ("split=none", "date=..1999-01-01"):  # images have these, but none passes
+        assert search(capsys, "red", "--gallery", gallery_folder, "--where", where) == ""
+
+
 def test_index_without_a_split_takes_all_of_them(
     model: str, karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vse_demo.cli.flags import Verbs, add_backend_flag, add_model_flags
+from vse_demo.cli.lines import read_lines
 from vse_demo.utils.text import sanitize_text
 
 if TYPE_CHECKING:
     from vse_demo.model import EmbeddingModel, InteractionModel
-    from vse_demo.retrieval import Hit, Query
+    from vse_demo.retrieval import Hit, Query, Store
 
 FEW = 100_000  # dot products: with fewer, loading the compiled operations takes longer than they save
 FORMATS = ("text", "paths", "json", "csv")
+FIELDS = ("folder", "split", "name", "source")  # that every image has
 EXAMPLES = """\
 examples:
   vse-demo search "a dog on the beach" --gallery G -k 20
@@ -104,6 +106,8 @@ def run(chosen: argparse.Namespace) -> None:
         results = [
             put_in_order(second, item, find, hits)[: chosen.k] for item, hits in zip(wanted, results, strict=True)
         ]
+    if not any(results):
+        check_keys(gallery, [key for key, _ in chosen.where])
     titles = asked or [str(chosen.image or "")]
     show(chosen.format, find, titles, results, many=bool(chosen.queries))
 
@@ -135,8 +139,18 @@ def put_in_order(model: "EmbeddingModel | InteractionModel", asked: "str | Path"
 
 def read_queries(file: Path) -> list[str]:
     """The lines of a file, or of standard input, that are not empty."""
-    lines = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    return [line.strip() for line in lines.splitlines() if line.strip()]
+    lines = [line.strip() for line in read_lines(file) if line.strip()]
+    if not lines:
+        raise ValueError(f"{file} is empty: it should hold a sentence on each line")
+    return lines
+
+
+def check_keys(gallery: "Store", keys: Sequence[str]) -> None:
+    """Refuse a filter by what no image of a gallery has."""
+    unknown = [key for key in keys if key not in FIELDS and not gallery.count({key: (None, None)})]
+    if unknown and len(gallery):
+        known = [*FIELDS, *gallery.sample(1)[0].metadata]
+        raise ValueError(f"--where {unknown[0]}: no image of this gallery has that; choose one of {', '.join(known)}")
 
 
 def show(form: str, find: str, queries: Sequence[str], results: "Sequence[list[Hit]]", many: bool) -> None:
@@ -169,10 +183,16 @@ def as_dict(hit: "Hit") -> dict[str, Any]:
 
 def term(text: str) -> "tuple[str | Path, float]":
     """`2:golden retriever` -> ("golden retriever", 2.0); the name of a file with an image -> its path."""
+    from vse_demo.data import IMAGE_SUFFIXES
+
     weight, rest = (
         (float(found[1]), found[2]) if (found := re.fullmatch(r"(\d+(?:\.\d+)?):(.+)", text)) else (1.0, text)
     )
-    return (Path(rest) if Path(rest).is_file() else rest), weight
+    if Path(rest).is_file():
+        return Path(rest), weight
+    if Path(rest).suffix.lower() in IMAGE_SUFFIXES:
+        raise ValueError(f"there is no image {rest}")
+    return rest, weight
 
 
 def negative(weighted: "tuple[str | Path, float]") -> "tuple[str | Path, float]":
@@ -188,7 +208,7 @@ def condition(text: str) -> tuple[str, Any]:
     if ".." in value:
         low, _, high = value.partition("..")
         return key, (scalar(low), scalar(high))
-    return key, scalar(value) if key not in ("folder", "split", "name") else value
+    return key, scalar(value) if key not in FIELDS else value
 
 
 def scalar(text: str) -> Any:
