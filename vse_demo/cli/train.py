@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from vse_demo.cli.flags import Verbs, add_import_flag, add_layout_flag, add_setting
+from vse_demo.cli.flags import Verbs, add_import_flag, add_layout_flag, add_setting, data_folder
 from vse_demo.cli.output import print_metrics
 
 EXAMPLES = """\
@@ -50,7 +50,7 @@ def add_flags(verb: argparse.ArgumentParser) -> None:
 
     competitors = "\n".join(f"  {name:38} {text}" for name, (text, _) in COMPETITORS.items())
     verb.epilog = EXAMPLES.format(competitors=competitors)
-    verb.add_argument("--data", type=Path, required=True, help="folder with train and val splits")
+    verb.add_argument("--data", type=data_folder, required=True, help="folder with train and val splits, or default")
     add_layout_flag(verb)
     add_import_flag(verb)
     verb.add_argument("--out", type=Path, required=True, help="folder of the run")

@@ -61,6 +61,15 @@ def find_model(name: str | Path) -> Path:
     return folders[0]
 
 
+def shipped_folder(name: str) -> str:
+    """The folder of a model that comes along, by its name; anything else is as it was.
+
+    Raises:
+        FileError: If the name is that of an ensemble.
+    """
+    return str(find_model(name)) if name in MODELS and not Path(name).exists() else name
+
+
 def lasting_name(name: str | Path) -> str:
     """A name that means the same model in any folder and at any time: a folder's whole path, or the name itself."""
     folder = Path(name)

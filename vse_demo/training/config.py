@@ -57,7 +57,9 @@ class TrainConfig:
     precision: str = setting("fp32", "of the encoders' forward pass: fp32, bf16, or fp16 (on CUDA only)")
     min_word_count: int = setting(4, "rarer words are unknown words")
     backbone_weights: str = setting(
-        "", '.safetensors file in timm\'s naming, folder of a model (with its backbone and size), "hub" or "random"'
+        "",
+        ".safetensors file in timm's naming, grid-minilm, grid-bigru or the folder of a model (with its backbone and "
+        'size), "hub" or "random"',
     )
     word_vectors: str = setting("", "file of pretrained word vectors for a bigru (GloVe text, or safetensors)")
     text_backbone: str = setting("", "folder or hub name of a transformers encoder, for text = bert")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vse_demo.model.config import ModelConfig
+from vse_demo.model.names import shipped_folder
 from vse_demo.model.storage import backbone_settings
 from vse_demo.training.config import TrainConfig
 from vse_demo.training.methods import COMPETITORS, competitor
@@ -82,7 +83,7 @@ def make_config(preset: str, overrides: Mapping[str, Any]) -> TrainConfig:
     check_choice(preset, list(PRESETS), "preset")
     recipe = PRESETS[preset]
     settings = {**recipe, **overrides}
-    weights = overrides.get("backbone_weights")
+    weights = shipped_folder(overrides.get("backbone_weights", ""))
     if weights and Path(weights).is_dir() and settings.get("vision") != "region":
         settings = {**recipe, **backbone_settings(weights), **overrides}
     for part in ("pooling", "objective", "interaction"):

@@ -13,6 +13,7 @@ from vse_demo.encoders.text import BiGRU, TransformerText, read_word_vectors
 from vse_demo.encoders.tokenizers import SubwordTokenizer, Tokenizer, WordTokenizer
 from vse_demo.model.dual import DualEncoder
 from vse_demo.model.interaction import InteractionModel, new_model
+from vse_demo.model.names import shipped_folder
 from vse_demo.model.storage import with_backbone_of
 from vse_demo.training.config import TrainConfig
 from vse_demo.utils.files import FileError
@@ -39,8 +40,9 @@ def build_model(config: TrainConfig, captions: Sequence[str]) -> tuple[DualEncod
         ValueError: if a setting is missing or unknown.
         FileError: if a pretrained part cannot be read or does not fit.
     """
-    if config.backbone_weights and Path(config.backbone_weights).is_dir() and config.model.vision != "region":
-        config = replace(config, model=with_backbone_of(config.model, config.backbone_weights))
+    weights = shipped_folder(config.backbone_weights)
+    if weights and Path(weights).is_dir() and config.model.vision != "region":
+        config = replace(config, model=with_backbone_of(config.model, weights))
     model, config = _new_model(config, captions)
     _load_text(model, config)
     _show_captions(model, captions)
@@ -98,7 +100,7 @@ def _load_backbone(model: DualEncoder, config: TrainConfig) -> None:
             "a saved model that has it, 'hub' to download ImageNet weights, or 'random' to start from nothing"
         )
     if config.backbone_weights != "random":
-        backbone.load_weights(config.backbone_weights)
+        backbone.load_weights(shipped_folder(config.backbone_weights))
     if not config.finetune_image:
         model.image_encoder.freeze_backbone()
     elif config.frozen_stages:
