@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from support import HANGS, ROOT, serve
 from test_retrieval import make_model
 
 from vse_demo import OBJECTIVES, POOLINGS, PRESETS, VSE, Gallery, ModelConfig, TrainConfig, open_dataset, shipped
-from vse_demo.cli import VERBS, main
+from vse_demo.cli import VERBS, main, make_parser
+from vse_demo.training import build_model, make_config
 
 TINY = [
     "--dim", "16", "--word-dim", "8", "--backbone", "test_efficientnet", "--image-size", "64",
@@ -353,6 +355,18 @@ def test_mistakes_get_one_clear_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_training_takes_the_names_of_what_comes_along(tmp_path: Path) -> None:
+    chosen = make_parser().parse_args(["train", "--data", "default", "--out", str(tmp_path / "run")])
+    assert set(open_dataset(chosen.data).splits) == {"train", "val", "test"}
+    config = make_config("vse+2ad", {"backbone_weights": "grid-bigru", "dim": 8, "word_dim": 4})
+    assert config.backbone_weights == "grid-bigru"
+    built, _ = build_model(config, ["a dog"])
+    model = VSE.from_pretrained("grid-bigru")
+    assert built.config.backbone == model.config.backbone
+    weights = zip(built.image_encoder.backbone.parameters(), model.image_encoder.backbone.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in weights)
+
+
 @pytest.mark.slow
 def test_options_of_poolings_and_objectives_reach_them(karpathy_folder: Path, tmp_path: Path) -> None:
     options = ["--pooling-options", "variant=official", "balance=[0.5, 0.5]", "--objective-options", "fixed_k=3"]
@@ -460,3 +474,32 @@ def test_embed_writes_arrays_and_tables(model: str, karpathy_folder: Path, tmp_p
     (tmp_path / "lines.txt").write_text("red\n\nblue\n")
     assert main([*texts, "--out", str(tmp_path / "more.npy")]) == 1
     assert not (tmp_path / "more.npy").exists()
+
+
+def test_embed_takes_the_images_that_index_takes(
+    tmp_path: Path, save_picture: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(5):
+        save_picture(tmp_path / "data" / f"{number}.png", number)
+    (tmp_path / "data" / "1.png").write_bytes(b"no picture")
+    captions = {"0.png": ["red"], "1.png": ["green"], "gone.png": ["blue"]}
+    (tmp_path / "data" / "captions.json").write_text(json.dumps(captions))
+    make_model().save_pretrained(tmp_path / "tiny")
+    source = ["--model", str(tmp_path / "tiny"), "--data", str(tmp_path / "data")]
+    said = []
+    for verb, target in (("index", ["--gallery", "gallery"]), ("embed", ["--out", "vectors.npy"])):
+        assert main([verb, *source, target[0], str(tmp_path / target[1])]) == 0
+        errors = capsys.readouterr().err.splitlines()
+        said.append(sorted(line for line in errors if line.startswith("left out: ")))
+    assert said[0] == said[1]
+    assert len(said[0]) == 2
+    names = (tmp_path / "vectors.names.txt").read_text().splitlines()
+    assert names == ["0.png", "2.png", "3.png", "4.png"]
+    gallery = Gallery.load(tmp_path / "gallery", make_model())
+    order = [gallery.names.index(name) for name in names]
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), gallery.image_vectors[order], atol=2e-3)
+    for path in (tmp_path / "data").glob("*.png"):
+        path.write_bytes(b"")
+    assert main(["embed", *source, "--out", str(tmp_path / "none.npy")]) == 1
+    assert "has no image that can be read" in capsys.readouterr().err
+    assert not list(tmp_path.glob("none*"))
