@@ -467,6 +467,27 @@ def test_the_command_indexes_and_searches_a_database(
     assert len(capsys.readouterr().out.splitlines()) == 5
 
 
+def test_the_command_says_what_is_wrong_in_a_sentence(
+    store: PostgresGallery, address: str, images: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_model().save_pretrained(tmp_path / "model")
+    store.server.run(lambda connection: connection.execute("UPDATE vse_about SET value = '9' WHERE key = 'version'"))
+    for place, message in (
+        (address, "has tables of version 9, and this program knows version 1"),
+        (address.replace(PASSWORD, "wrong-secret"), "password authentication failed"),
+        (address.replace("postgresql://", "postgresql://%zz"), "this is no address of a database"),
+        (f"postgresql://tester:{PASSWORD}@127.0.0.1:{free_port()}/postgres", "the database cannot be reached or used"),
+    ):
+        for verb in (["index", "--data", str(images[0].parent)], ["search", "a dog"]):
+            assert main([*verb, "--model", str(tmp_path / "model"), "--gallery", place]) == 1
+            said = capsys.readouterr().err
+            assert said.startswith("vse-demo: ")
+            assert said.count("\n") == 1
+            assert message in said
+            assert PASSWORD not in said
+            assert "wrong-secret" not in said
+
+
 def test_an_open_store_is_the_same_whatever_the_address(address: str, tmp_path: Path) -> None:
     for place in (address, tmp_path / "gallery"):
         store = open_store(place, make_model(), ["grid-minilm"])
