@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.transforms import Bbox
@@ -20,12 +21,11 @@ def new_axes(ax: Axes | None, width: float = 6.4, height: float = 4.0) -> Axes:
 
 
 def name_points(ax: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    """Write names beside points: inside the axes, and clear of the points and of each other as far as there is room."""
+    """Write names beside points: inside the axes, and clear of each other and of what is drawn, where there is room."""
     ax.figure.canvas.figure.draw_without_rendering()  # from here on it is known where things are on the paper
     size = ax.figure.dpi / 72 * 5
-    taken = [
-        Bbox.from_bounds(x - size, y - size, 2 * size, 2 * size) for x, y in ax.transData.transform([*points.values()])
-    ]
+    drawn = ax.transData.transform(np.concatenate([line.get_xydata() for line in ax.lines]))
+    taken = [Bbox.from_bounds(x - size, y - size, 2 * size, 2 * size) for x, y in drawn]
     for name, point in points.items():
         notes = [ax.annotate(name, point, shift, textcoords="offset points", ha=side) for shift, side in AROUND]
         boxes = [note.get_window_extent() for note in notes]
