@@ -272,7 +272,7 @@ def test_what_a_search_cannot_read_or_find_is_said(
     for arguments, message in (
         (["red", "-s", "nofile.jpg"], "there is no image nofile.jpg"),
         (["red", "-a", "2:nofile.PNG"], "there is no image nofile.PNG"),
-        (["red", "--where", "foo=1"], "--where foo: no image of this gallery has that; choose one of folder, split, name, source, date"),
+        (["red", "--where", "foo=1"], "has that; choose one of folder, split, name, source, date"),
         (["--queries", tmp_path / "none.txt"], "none.txt cannot be read: No such file or directory"),
         (["--queries", tmp_path / "latin.txt"], "latin.txt cannot be read as text: it is not UTF-8"),
         (["--queries", tmp_path / "empty.txt"], "empty.txt is empty: it should hold a sentence on each line"),

@@ -49,10 +49,7 @@ def run(chosen: argparse.Namespace) -> None:
             dataset.present(split)
     model = load_model(chosen.model, chosen.device, chosen.backend)
     gallery = open_store(chosen.gallery, model, chosen.model)
-    if chosen.ray:
-        done = index_on_cluster(gallery, chosen.data, splits, chosen.ray)
-    else:
-        done = gallery.sync(dataset, splits)
+    done = index_on_cluster(gallery, chosen.data, splits, chosen.ray) if chosen.ray else gallery.sync(dataset, splits)
     if chosen.report:
         write_json(chosen.report, asdict(done))
     for reason in [] if chosen.report else done.broken.values():

@@ -68,7 +68,7 @@ class Found:
     entries: dict[str, Entry] = field(default_factory=dict)
     images: dict[str, ImageFile | np.ndarray] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
-    unlisted: set[str] = field(default_factory=set)  # the digests of images that the folder's caption file does not name
+    unlisted: set[str] = field(default_factory=set)  # digests of images that the caption file does not name
 
     def scan(self, data: CaptionedImages, source: str = "", split: str = "", progress: bool = False) -> None:
         """Take in some images. Of several with the same content the first counts, with the captions of all."""
