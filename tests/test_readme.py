@@ -1,14 +1,18 @@
 """What README and docs show runs as it stands, and their tables and links are true."""
 
+import itertools
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub.utils import filter_repo_objects
-from support import ROOT
+from support import HANGS, ROOT, environment
 
 from benchmarks.run import as_table
 from benchmarks.timing import Row
@@ -42,6 +46,35 @@ def test_the_example_from_python_runs_on_a_fresh_clone() -> None:
     [example] = [block for block in blocks("python") if "Gallery.build" in block]
     exec(example, names)
     assert len(names["gallery"]) == len(names["photos"])
+
+
+@pytest.mark.slow
+def test_the_commands_that_need_no_network_run_for_a_new_user(tmp_path: Path) -> None:
+    photos = sorted((shipped("gallery") / "images").iterdir())[:4]
+    (tmp_path / "my_photos").mkdir()
+    for photo in photos:
+        shutil.copy(photo, tmp_path / "my_photos")
+    shutil.copy(photos[0], tmp_path / "dunes.jpg")
+    new_user = environment(HOME=str(tmp_path / "home"))
+    for name in ("VSE_DEMO_CACHE", "XDG_CACHE_HOME", "HF_HOME"):
+        new_user.pop(name, None)
+
+    def run(line: str) -> list[str]:
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "vse-demo"
+        command = [sys.executable, "-m", "vse_demo", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=new_user, capture_output=True, text=True, timeout=HANGS)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    [block] = [block for block in blocks("bash") if "vse-demo index" in block]
+    commands = itertools.takewhile(lambda line: not line.startswith("vse-demo download"), block.splitlines())
+    shipped_hits, [indexed], hits, paths = map(run, commands)
+    assert len(shipped_hits) == 5
+    assert all(Path(line.split("  ")[-1]).is_file() for line in shipped_hits)
+    assert indexed.startswith("my_gallery: 4 images added")
+    mine = {str(tmp_path / "my_photos" / photo.name) for photo in photos}
+    assert {line.split("  ")[-1] for line in hits} == set(paths) == mine
 
 
 def test_the_first_screen_has_a_sentence_a_figure_two_commands_and_an_example() -> None:
