@@ -251,8 +251,15 @@ def test_nothing_is_close_is_said_by_the_calibration(service: Service, monkeypat
     for score, far in ((line - 0.01, True), (line + 0.01, False)):
         assert measured.is_far(query, [SearchResult("0.jpg", "0.jpg", score, None)]) is far
     assert len(hashed) == 1  # all weights are hashed for that: not for every search
+    image = service.encode_image(service.file("2.jpg"))
+    line = table.table("i2t", len(gallery)).nothing_below
+    for score, far in ((line - 0.01, True), (line + 0.01, False)):
+        assert measured.is_far(image, [SearchResult("red", "0.jpg", score, None)], "i2t") is far
+    assert measured.is_far(image, found) is None  # images by an image were not measured
     cards = results.image_cards(Asked("red"), found, str, far=True)
-    assert cards.index("Nothing here is close") < cards.index("<details>") < cards.index('class="cards')
+    assert cards.index("Nothing here is close") < cards.index("<details") < cards.index('class="cards')
+    captions = results.caption_cards(service.find_captions(image), far=True)
+    assert "below such a score the right caption was seldom there" in " ".join(captions.split())
 
 
 # A folder

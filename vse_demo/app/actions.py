@@ -132,11 +132,12 @@ class Actions:
         self.wait(model, progress)
         query = self.service.encode_image(image, model)
         found = self.service.find_captions(query)
-        cards = results.caption_cards(found, asked, [caption_row(self.service, each) for each in found])
+        far = bool(self.service.is_far(query, found, "i2t"))
+        cards = results.caption_cards(found, asked, [caption_row(self.service, each) for each in found], far)
         if not turns.show("captions", asked):
             return
         yield cards, gr.skip(), gr.skip()
-        why = self.explain_caption(query, found[0].item, asked) if found else ""
+        why = self.explain_caption(query, found[0].item, asked) if found and not far else ""
         mark = self.mark(query, IMAGE_LABEL) if mapped == model else gr.skip()
         current = turns.is_current("why caption", asked, "captions", asked)
         yield gr.skip(), why if current else gr.skip(), mark if turns.show("captions", asked) else gr.skip()

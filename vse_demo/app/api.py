@@ -8,7 +8,7 @@ import binascii
 import functools
 import inspect
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from PIL import Image
 from vse_demo.app.guard import as_text, check_original
 from vse_demo.app.html.results import MOST
 from vse_demo.app.rows import caption_row, image_row
-from vse_demo.app.service import Service
+from vse_demo.app.service import SearchResult, Service
 from vse_demo.data.images import read_image
 from vse_demo.utils.files import FileError
 
@@ -58,8 +58,10 @@ class Api:
         k, model = self.check_k(k), self.check_model(model)
 
         def captions(each: Any) -> list[dict[str, Any]]:
-            found = self.service.find_captions(self.service.encode_image(self.picture(each), model), k)
-            return [caption_row(self.service, result, base) for result in found]
+            query = self.service.encode_image(self.picture(each), model)
+            found = self.service.find_captions(query, k)
+            close = self.is_close(query, found, "i2t")
+            return [{**caption_row(self.service, result, base), "close": close} for result in found]
 
         return _each(image, captions)
 
@@ -92,11 +94,14 @@ class Api:
 
     def images(self, query: Any, k: int, base: str) -> list[dict[str, Any]]:
         found = self.service.find_images(query, k)
-        far = self.service.is_far(query, found)
-        close = None if far is None else not far
+        close = self.is_close(query, found)
         return [{**image_row(self.service, result, base), "close": close} for result in found]
 
     def check_model(self, model: str) -> str:
+    def is_close(self, query: Query, found: Sequence[SearchResult], way: str = "t2i") -> bool | None:
+        far = self.service.is_far(query, found, way)
+        return None if far is None else not far
+
         names = list(self.service.sources)
         if model and model not in names:
             raise ValueError(f"unknown model {model!r}; choose one of {', '.join(names)}")

@@ -41,6 +41,7 @@ from vse_demo.utils.checks import check_choice
 from vse_demo.utils.files import FileError
 from vse_demo.utils.text import sanitize_text
 
+MEASURED = {"t2i": TextQuery, "i2t": ImageQuery}  # what is asked, by the way that a calibration measures
 LOOKED_AT = 3  # of the nearest images, when a given one is to be recognised
 SAME_IMAGE = 6.0  # mean difference of 16 × 16 pixels, of 255: a photo and its copy in another format
 ENOUGH = 50_000  # captions that are read for their words
@@ -225,17 +226,22 @@ class Service:
                 return hit
         return None
 
-    def is_far(self, query: Query, found: Sequence[SearchResult]) -> bool | None:
-        """Whether nothing of the collection is close to a sentence, by what was measured of its model.
+    def is_far(self, query: Query, found: Sequence[SearchResult], way: str = "t2i") -> bool | None:
+        """Whether nothing of the collection is close to a query, by what was measured of its model.
+
+        Args:
+            query: What was asked.
+            found: What was found by it, best first.
+            way: How: `t2i` images by a sentence, `i2t` captions by an image.
 
         Returns:
-            None if that is not known: the model has no calibration, or it was not asked by a sentence alone.
+            None if that is not known: the model has no calibration, or what was asked is no sentence or image alone.
         """
         gallery = self.gallery(query.model)
         calibration = self._fact("calibration", query.model, lambda: getattr(gallery.model, "calibration", None))
-        if calibration is None or not isinstance(query, TextQuery) or not found:
+        if calibration is None or not isinstance(query, MEASURED[way]) or not found:
             return None
-        return calibration.table("t2i", self.count(query.model)).nothing_is_close(found[0].score)
+        return calibration.table(way, self.count(query.model)).nothing_is_close(found[0].score)
 
     def lexicon(self, model: str = "") -> Lexicon | None:
         """The words that a model knows; None if that cannot be told."""

@@ -72,9 +72,11 @@ def image_cards(
     )
 
 
-def caption_cards(found: Sequence[SearchResult], asked: float = 0, rows: Sequence[dict[str, Any]] = ()) -> str:
+def caption_cards(
+    found: Sequence[SearchResult], asked: float = 0, rows: Sequence[dict[str, Any]] = (), far: bool = False
+) -> str:
     """Show captions to choose from, as `image_cards` shows images."""
-    return _cards("captions", Asked(at=asked), "Nearest captions", found, str, rows, (), 0)
+    return _cards("captions", Asked(at=asked), "Nearest captions", found, str, rows, (), 0, far)
 
 
 def _cards(
