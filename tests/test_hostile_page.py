@@ -183,8 +183,13 @@ def test_a_bad_upload_is_refused_with_a_sentence_and_no_markup(page: Page, tmp_p
     page.get_by_role("tab", name="Find captions").click()
     bad = tmp_path / "<img src=x onerror=alert(1)>.jpg"
     bad.write_bytes(b"no picture")
+    expect(page.locator("#found-captions .card")).to_have_count(5)  # of a picture to begin with
     page.locator("#give input[type=file]").set_input_files(bad)
     expect(page.get_by_text(hostile.UNKNOWN).first).to_be_visible()
+    heading = page.locator(".toast-title").first.evaluate("each => getComputedStyle(each, '::before').content")
+    assert heading == '"Please look again"'
+    expect(page.get_by_text("The nearest captions appear here")).to_be_visible()  # not those of another picture
+    expect(page.locator("#give .picture-field img")).to_have_count(0)
 
 
 def test_the_name_of_a_photo_in_an_error_is_text(page: Page, place: Path) -> None:

@@ -215,7 +215,9 @@ class Actions:
         return self.draw_map(*arguments) if tab == "space" else (gr.skip(), gr.skip())
 
     def preview(self, upload: Upload) -> Any:
-        """-> an upload that browsers do not show, such as TIFF, in a form that they do."""
+        """-> an upload that browsers do not show, such as TIFF, in a form that they do; nothing if it is no image."""
+        if isinstance(upload, FileError):
+            return None
         return upload if isinstance(upload, Image.Image) and not upload.info.get("shown", True) else gr.skip()
 
     def known(self, name: str) -> str:
@@ -299,7 +301,7 @@ def with_hints(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*arguments)
         except (ValueError, FileNotFoundError) as error:  # FileError is a ValueError
-            gr.Warning(as_sentence(error), duration=8, title="Please look again")
+            gr.Warning(as_sentence(error), duration=8)
             return gr.skip()
 
     @functools.wraps(function)
@@ -310,7 +312,7 @@ def with_hints(function: Callable[..., Any]) -> Callable[..., Any]:
                 answered = True
                 yield answer
         except (ValueError, FileNotFoundError) as error:
-            gr.Warning(as_sentence(error), duration=8, title="Please look again")
+            gr.Warning(as_sentence(error), duration=8)
         if not answered:
             yield gr.skip()  # the page waits for an answer, even if there is none
 
