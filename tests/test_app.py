@@ -30,6 +30,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 Browser, Page, expect = playwright.Browser, playwright.Page, playwright.expect
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # of gradio_client
 CAPTION = app_page.EXAMPLES[-1]  # of the gallery
+FAR = "quarterly revenue of a software company"  # nothing of the gallery is like this
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 WATCH_SHIFTS = """
 window.shift = 0;
@@ -44,12 +45,31 @@ WHEN_CALM = """async () => {  // the sum of all shifts, when two frames in a row
   }
   return window.shift;
 }"""
-FARTHEST = """photos => {  // the number of the one that is farthest from all other dots
+OVERLAPS = """() => {  // pairs of parts of the page that lie on each other
+  const kinds = 'h1, #head p, #head .block, [role=tab], .search input, .search button, .label-wrap, .gallery-item, '
+    + '.head:has(.tools) > *, .note, .card, .more, .words, figure, footer';
+  const parts = [...document.querySelectorAll(kinds)]
+    .filter(each => each.checkVisibility({ visibilityProperty: true }));
+  const boxes = new Map(parts.map(each => [each, each.getBoundingClientRect()]));
+  const overlap = (one, other) => Math.min(one.right, other.right) - Math.max(one.left, other.left) > 1
+    && Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 1;
+  return parts.flatMap((one, number) => parts.slice(number + 1)
+    .filter(other => !one.contains(other) && !other.contains(one) && overlap(boxes.get(one), boxes.get(other)))
+    .map(other => [one, other].map(each => each.outerHTML.slice(0, 120))));
+}"""
+PLACEHOLDER = """input => {  // its contrast with what is behind it, as WCAG measures it
+  const light = colour => colour.match(/[\\d.]+/g).slice(0, 3).map(each => each / 255)
+    .map(each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, each, number) => sum + [0.2126, 0.7152, 0.0722][number] * each, 0);
+  const both = [getComputedStyle(input, '::placeholder').color, getComputedStyle(input).backgroundColor].map(light);
+  return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+}"""
 HASTE = """() => {  // two frames can be over before the page has drawn what it was told
   const later = window.requestAnimationFrame;
   let early = 2;
   window.requestAnimationFrame = then => early-- > 0 ? then(performance.now()) : later(then);
 }"""
+FARTHEST = """photos => {  // the number of the one that is farthest from all other dots
   const at = dot => [Number(dot.getAttribute('cx')), Number(dot.getAttribute('cy'))];
   const all = [...photos[0].ownerSVGElement.querySelectorAll(':scope > circle')];
   const room = dot => Math.min(...all.filter(each => each !== dot)

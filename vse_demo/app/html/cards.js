@@ -1,6 +1,6 @@
 // Cards: a click chooses, arrows move between them, the last one of many asks for more. No click is lost.
 const cards = () => [...element.querySelectorAll('.card')];
-const kept = { top: 0, sentence: '', results: '', chosen: '', at: 0 };
+const kept = { top: 0, open: false, sentence: '', results: '', chosen: '', at: 0 };
 element.addEventListener('click', event => {
   const card = event.target.closest('.card');
   if (!card) return;
@@ -19,11 +19,15 @@ element.addEventListener('keydown', event => {
   event.preventDefault();
   next.focus();
 });
+element.addEventListener('toggle', event => { if (event.target.matches('.far')) kept.open = event.target.open; }, true);
+const keepOpen = () => {  // far results that one asked to see, as long as the sentence is the same
+  const { sentence } = element.querySelector('.cards')?.dataset ?? {}, far = element.querySelector('.far');
+  if (sentence !== kept.sentence) Object.assign(kept, { sentence, top: 0, open: false });
+  if (far) far.open = kept.open;
+};
 const watchEnd = () => {  // many results have a box of their own, which asks for more when one comes to its end
   const box = element.querySelector('.cards.many'), more = box?.querySelector('.more');
   if (!box) { kept.top = 0; return; }
-  if (box.dataset.sentence !== kept.sentence) kept.top = 0;
-  kept.sentence = box.dataset.sentence;
   box.scrollTop = kept.top;
   box.addEventListener('scroll', () => { kept.top = box.scrollTop; });
   if (!more) return;
@@ -45,4 +49,4 @@ const fadeReasons = () => {  // what is explained belongs to other cards as long
     each.setAttribute('aria-busy', each.dataset.search !== asked);
   }
 };
-watch('value', () => { watchEnd(); fadeReasons(); keepChoice(); });
+watch('value', () => { keepOpen(); watchEnd(); fadeReasons(); keepChoice(); });
