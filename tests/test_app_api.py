@@ -106,6 +106,7 @@ def test_vectors_and_reasons_agree_with_the_search(client: TestClient) -> None:
         ("find_captions", {"image": "../secret.jpg"}, "there is no picture '../secret.jpg' in this collection"),
         ("find_captions", {"image": {"path": "/etc/passwd"}}, "Upload the picture as a file"),
         ("find_captions", {"image": {"path": "a\0b"}}, "Upload the picture as a file"),
+        ("find_captions", {"image": {"path": "a\ud800b"}}, "Upload the picture as a file"),
         ("find_captions", {"image": 7}, "image must be the name of a picture, a data: address or a file, not a number"),
         ("explain", {"image": "0.jpg"}, "the argument 'sentence' is missing"),
         ("embed", {}, "Give a sentence, an image, or both"),
@@ -250,12 +251,12 @@ def test_nothing_is_close_is_said_by_the_calibration(service: Service, monkeypat
     line = table.table("t2i", len(gallery)).nothing_below
     for score, far in ((line - 0.01, True), (line + 0.01, False)):
         assert measured.is_far(query, [SearchResult("0.jpg", "0.jpg", score, None)]) is far
-    assert len(hashed) == 1  # all weights are hashed for that: not for every search
     image = service.encode_image(service.file("2.jpg"))
     line = table.table("i2t", len(gallery)).nothing_below
     for score, far in ((line - 0.01, True), (line + 0.01, False)):
         assert measured.is_far(image, [SearchResult("red", "0.jpg", score, None)], "i2t") is far
     assert measured.is_far(image, found) is None  # images by an image were not measured
+    assert len(hashed) == 1  # all weights are hashed for that: not for every search
     cards = results.image_cards(Asked("red"), found, str, far=True)
     assert cards.index("Nothing here is close") < cards.index("<details") < cards.index('class="cards')
     captions = results.caption_cards(service.find_captions(image), far=True)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from vse_demo.app.guard import as_text, check_original
 from vse_demo.app.html.results import MOST
+from vse_demo.app.queries import Query
 from vse_demo.app.rows import caption_row, image_row
 from vse_demo.app.service import SearchResult, Service
 from vse_demo.data.images import read_image
@@ -97,11 +98,11 @@ class Api:
         close = self.is_close(query, found)
         return [{**image_row(self.service, result, base), "close": close} for result in found]
 
-    def check_model(self, model: str) -> str:
     def is_close(self, query: Query, found: Sequence[SearchResult], way: str = "t2i") -> bool | None:
         far = self.service.is_far(query, found, way)
         return None if far is None else not far
 
+    def check_model(self, model: str) -> str:
         names = list(self.service.sources)
         if model and model not in names:
             raise ValueError(f"unknown model {model!r}; choose one of {', '.join(names)}")
@@ -142,14 +143,15 @@ def _kind(value: Any) -> str:
 
 
 def _read_upload(upload: dict[str, Any]) -> Image.Image:
-    path, folder = upload.get("path"), Path(get_upload_folder()).resolve()
+    path = upload.get("path")
+    file = Path(path) if isinstance(path, str) else Path()
     try:
-        known = isinstance(path, str) and Path(path).resolve().is_relative_to(folder)
-    except ValueError:  # it has a null byte
+        known = file.resolve().is_relative_to(Path(get_upload_folder()).resolve())
+    except ValueError:  # it has a null byte, or half a sign
         known = False
     if not known:
         raise FileError("Upload the picture as a file")
-    return read_image(Path(path))
+    return read_image(file)
 
 
 def _decode_url(address: str) -> Image.Image:
