@@ -110,8 +110,8 @@ def test_a_photo_finds_its_captions(client: Client) -> None:
     found = client.predict(photo, "grid-minilm", api_name="/find_captions")
     assert len(found) == 5
     assert all(each["right"] is not None for each in found)  # it was known again
-
     assert all(each["author"] and each["licence"] for each in found)
+
 
 @pytest.mark.parametrize("model", ["grid-minilm", "grid-bigru", "ensemble"])
 def test_reasons_add_up_to_the_score(client: Client, model: str) -> None:
@@ -373,13 +373,6 @@ def test_more_like_this_and_more_results(page: Page) -> None:
     assert len(set(items)) == 40
 
 
-def test_a_typo_is_named_and_repaired(page: Page) -> None:
-    search(page, "a baot on the sand by the sea")
-    expect(page.locator("#found-pictures .note")).to_contain_text("does not know the word “baot”")
-    page.locator("#found-pictures .note button").click()
-    expect(page.locator("#found-pictures .head strong")).to_have_text("Nearest to “a boat on the sand by the sea”")
-    expect(page.locator("#found-pictures .note")).to_have_count(0)
-    expect(page.get_by_label("A sentence")).to_have_value("a boat on the sand by the sea")
 def test_far_results_stay_open_until_another_sentence(page: Page) -> None:
     search(page, FAR)
     far = page.locator("#found-pictures .far")
@@ -405,6 +398,13 @@ def test_what_is_typed_but_not_sent_stays(page: Page) -> None:
     expect(box).to_have_value("a boat")
 
 
+def test_a_typo_is_named_and_repaired(page: Page) -> None:
+    search(page, "a baot on the sand by the sea")
+    expect(page.locator("#found-pictures .note")).to_contain_text("does not know the word “baot”")
+    page.locator("#found-pictures .note button").click()
+    expect(page.locator("#found-pictures .head strong")).to_have_text("Nearest to “a boat on the sand by the sea”")
+    expect(page.locator("#found-pictures .note")).to_have_count(0)
+    expect(page.get_by_label("A sentence")).to_have_value("a boat on the sand by the sea")
 
 
 def test_a_picture_and_a_sentence_search_together(page: Page) -> None:
@@ -425,13 +425,6 @@ def test_without_a_sentence_an_upload_can_be_taken_away(page: Page) -> None:
     page.locator("#ask input[type=file]").first.set_input_files(gallery_file("002.jpg"))
     head = page.locator("#found-pictures .head")
     expect(head).to_contain_text("Nearest to your picture")
-    page.locator("#ask").get_by_label("Remove").first.click()
-    expect(head).to_have_text("The nearest pictures appear here.")
-    assert page.get_by_text("Type a sentence first").count() == 0
-
-
-def test_the_address_brings_the_same_page_back(page: Page, demo: Server) -> None:
-    head, box = page.locator("#found-pictures .head strong"), page.get_by_label("A sentence")
     head.get_by_role("button", name="20", exact=True).click()
     cards = page.locator("#found-pictures .card")
     expect(cards).to_have_count(20)
@@ -439,6 +432,13 @@ def test_the_address_brings_the_same_page_back(page: Page, demo: Server) -> None
     page.go_back()
     expect(cards).to_have_count(5)
     expect(head.locator("strong")).to_have_text("Nearest to your picture")
+    page.locator("#ask").get_by_label("Remove").first.click()
+    expect(head).to_have_text("The nearest pictures appear here.")
+    assert page.get_by_text("Type a sentence first").count() == 0
+
+
+def test_the_address_brings_the_same_page_back(page: Page, demo: Server) -> None:
+    head, box = page.locator("#found-pictures .head strong"), page.get_by_label("A sentence")
     search(page, "a bird on a branch")
     search(page, "a street at night")
     shared = page.url
@@ -492,9 +492,9 @@ def test_a_tiff_is_shown_and_another_picture_can_take_its_place(page: Page, tmp_
     expect(page.locator("#found-captions .card")).to_have_count(5)
     page.locator("#give input[type=file]").first.set_input_files(tmp_path / "mine.tif")
     page.wait_for_function("() => [...document.querySelectorAll('#give .picture-field img')].some(e => e.naturalWidth)")
+    page.evaluate(HASTE)
     with page.expect_file_chooser() as chooser:
         page.locator("#give").get_by_label("Upload file").click()
-    page.evaluate(HASTE)
     chooser.value.set_files(gallery_file("001.jpg"))
     expect(page.locator(".about .name").filter(visible=True)).to_have_text("001.jpg")
 
@@ -539,6 +539,12 @@ def test_the_query_is_on_the_map_at_once(page: Page) -> None:
     page.keyboard.press("Enter")
     expect(mark).to_have_text("a street at night")
     assert mark.get_attribute("transform") != place
+    open_tab(page, "Find pictures")
+    expect(page.get_by_label("A sentence")).to_have_value("a street at night")
+    open_tab(page, "The space")
+    page.reload()
+    expect(mark).to_have_text("a street at night")
+    expect(page.get_by_label("On the map")).to_have_value("a street at night")
     open_tab(page, "Find captions")
     page.locator("#samples .card").nth(1).click()
     expect(page.locator("#found-captions .card")).to_have_count(5)
@@ -547,12 +553,6 @@ def test_the_query_is_on_the_map_at_once(page: Page) -> None:
 
 
 def test_the_map_shows_what_one_points_at_with_mouse_and_keys(page: Page) -> None:
-    open_tab(page, "Find pictures")
-    expect(page.get_by_label("A sentence")).to_have_value("a street at night")
-    open_tab(page, "The space")
-    page.reload()
-    expect(mark).to_have_text("a street at night")
-    expect(page.get_by_label("On the map")).to_have_value("a street at night")
     open_tab(page, "The space")
     tip = page.locator("#space .tip")
     photo = page.locator("#space circle.picture").nth(20)

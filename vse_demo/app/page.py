@@ -39,7 +39,7 @@ REMEMBER = """(text, query, ...boxes) => {
 RESTORE = read_text("restore.js")
 THEME = gr.themes.Soft(
     primary_hue="blue", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
-).set(input_placeholder_color="*neutral_500", input_placeholder_color_dark="*neutral_400")  # nothing is fetched
+).set(input_placeholder_color="*neutral_500", input_placeholder_color_dark="*neutral_300")  # nothing is fetched
 STYLE = read_text("style.css")
 Cards = functools.partial(HtmlBlock, js_on_load=read_text("cards.js"))
 
