@@ -393,10 +393,10 @@ print("ten candidates, ordered by SCAN: within ten points of the first stage alo
 assert early_gain < -5 and abs(late_gain) < 10
 
 # %% [markdown]
-# So here **the second stage does not pay**. SCAN orders about as well as the first stage, and changes little. The
-# cross-encoder orders worse, so every candidate more that it may move costs right answers. Two stages are an offer: the
-# quality of the second for the price of the first. It is worth taking only where the second one *is* better on the
-# candidates, and on this budget of 166 photos it is not. (The runs on 2,000 photos say the same, at the end of
+# So here a second stage **brings little, or does harm**. SCAN orders about as well as the first stage: it adds a few points at
+# best, which one seed cannot tell from luck. The cross-encoder orders worse, so every candidate more that it may move costs
+# right answers. Two stages are an offer: the quality of the second for the price of the first. It is worth taking only where
+# the second one *is* clearly better on the candidates, and on this budget of 166 photos neither is. (The runs on 2,000 photos say the same, at the end of
 # [`assets/runs/compare`](../assets/runs/compare/README.md): in two stages a method reaches about its own R@1, be it more or
 # less than that of the first stage.)
 #
