@@ -1,4 +1,4 @@
-"""AdPool against plain PyTorch in this process, which is tuned before PyTorch is loaded, after that, or never.
+"""AdPool and a batch of pictures in this process, which is tuned before PyTorch is loaded, after that, or never.
 
     python -m benchmarks.order before
 
@@ -20,10 +20,11 @@ def main(when: str) -> None:
 
     if when == "after":
         tune_process()
-    from benchmarks.sections import pooling_rows
+    from benchmarks.sections import batch_row, pooling_rows
 
     torch.manual_seed(0)
-    print(json.dumps([asdict(row) for ragged in (True, False) for row in pooling_rows((640, 14, 1024), ragged)]))
+    rows = [row for ragged in (True, False) for row in pooling_rows((640, 14, 1024), ragged)]
+    print(json.dumps([asdict(row) for row in [*rows, batch_row()]]))
 
 
 if __name__ == "__main__":

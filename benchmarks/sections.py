@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.timing import Row, Work, compare, milliseconds, without_kernels
 from vse_demo import ops
+from vse_demo.data import open_dataset
 from vse_demo.encoders import WordTokenizer
 from vse_demo.evaluation import retrieval_ranks
 from vse_demo.losses import AdOpt
@@ -46,8 +47,17 @@ def pooling_rows(shape: tuple[int, int, int], ragged: bool, variant: str = "pape
     yield compare(f"{name}, forward + backward", "plain PyTorch", aims[1], backward, without_kernels(backward))
 
 
+def batch_row() -> Row:
+    """Pictures in a batch of 32 against the same ones each by itself: the batch must not be slower."""
+    photos, model = open_dataset().split("test").images[:32], load_model("grid-minilm")
+    return compare(
+        f"encode 32 pictures, {model.config.image_size} px, grid-minilm", "one at a time", "≥ 1",
+        lambda: model.encode_images(photos), lambda: model.encode_images(photos, batch_size=1), rounds=5,
+    )  # fmt: skip
+
+
 def order() -> Iterator[Row]:
-    """AdPool with and without a mask in processes of three kinds: what is imported first should not matter."""
+    """AdPool and batches of pictures in processes of three kinds: memory kept or not, PyTorch imported first or not."""
     for when, name in (("never", "not tuned"), ("after", "tuned after PyTorch"), ("before", "tuned before PyTorch")):
         command = [sys.executable, "-m", "benchmarks.order", when]
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
