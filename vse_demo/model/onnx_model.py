@@ -73,7 +73,7 @@ class OnnxModel(StoredModel):
         return _session(self.programs / "texts.onnx")
 
     def _export(self) -> Path:
-        """The folder of the programs, which are made if they are not there, or not as they were made."""
+        """The folder of the programs, which are made if they are not there; changed ones are refused."""
         folder = default_cache() / "onnx" / self.fingerprint()
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
