@@ -983,6 +983,20 @@ def test_the_app_refuses_a_gradio_whose_fetching_it_cannot_block(
     assert re.fullmatch(r"app.py: Gradio 6[\d.]+ has no processing_utils.async_ssrf_protected_get, .*\n", errors)
 
 
+def test_it_starts_however_long_its_first_page_takes(tmp_path: Path) -> None:
+    program = tmp_path / "slow.py"
+    program.write_text(
+        "from gradio import networking\n"
+        "from vse_demo.app import launch\n"
+        "networking.url_ok = lambda url: False\n"
+        "launch.main()\n"
+    )
+    with serve(tmp_path / "log", program=program) as server:
+        wait_until(lambda: "Running on local URL" in server.log.read_text())
+        with urllib.request.urlopen(server.address) as answer:
+            assert answer.status == 200
+
+
 def test_a_space_installs_what_the_app_needs() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {*project["dependencies"], *project["optional-dependencies"]["app"]}

@@ -52,4 +52,5 @@ def serve(chosen: argparse.Namespace) -> None:
         theme=THEME, css=STYLE, max_file_size=MAX_UPLOAD, run_history=False,
         app_kwargs={"middleware": [Middleware(Guard)], "routes": routes},
         state_session_capacity=MAX_SESSIONS, enable_monitoring=False,
+        _frontend=False,  # else Gradio asks for the page, and gives up if a busy machine needs more than 3 seconds
     )  # fmt: skip
