@@ -23,8 +23,8 @@ def tune_process() -> None:
     GOMP_SPINCOUNT that is already set is left alone.
 
     The C library (glibc) gives large blocks of memory back to the system as soon as they are free, and gets each page
-    anew, filled with zeros, for the next batch. Here it is told to keep them: encoding a picture takes 1.6 times less
-    processor time in batches of 32 and 1.1 times less alone (docs/speed.md). The price is that memory stays with the
+    anew, filled with zeros, for the next batch. Here it is told to keep them: encoding pictures is then 1.4 to 1.6
+    times as fast in batches of 32, and 1.1 times alone (docs/speed.md). The price is that memory stays with the
     process until it ends. This part works at any time, also after PyTorch is loaded, and does nothing where the C
     library is another one (Alpine Linux, macOS, Windows).
 
