@@ -130,15 +130,16 @@ def measure_versions(
     """Recalls for each version of the captions, misspelt ones for instance; images are encoded once."""
     check_folds(len(data), folds)  # before the long part
     image_ids = torch.from_numpy(data.image_ids)
+    if isinstance(model, InteractionModel):
+        sets = model.encode_images(data.images, progress=progress)
+        return [
+            model.evaluate(sets, model.encode_texts(captions, progress=progress), image_ids, folds, progress)
+            for captions in versions
+        ]
     images = model.encode_images(data.images, progress=progress)
-    found = []
-    for captions in versions:
-        texts = model.encode_texts(captions, progress=progress)
-        if isinstance(model, InteractionModel):
-            found.append(model.evaluate(images, texts, image_ids, folds, progress))
-        else:
-            found.append(evaluate(images, texts, image_ids, folds))
-    return found
+    return [
+        evaluate(images, model.encode_texts(captions, progress=progress), image_ids, folds) for captions in versions
+    ]
 
 
 def load_any(
