@@ -123,7 +123,9 @@ def load_second(name: str, device: str) -> "EmbeddingModel | InteractionModel":
     return model
 
 
-def put_in_order(model: "EmbeddingModel | InteractionModel", asked: "str | Path", find: str, hits: "list[Hit]") -> "list[Hit]":
+def put_in_order(
+    model: "EmbeddingModel | InteractionModel", asked: "str | Path", find: str, hits: "list[Hit]"
+) -> "list[Hit]":
     """The second stage: a model compares what was asked for with each result."""
     from vse_demo.retrieval import rerank
 
