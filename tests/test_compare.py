@@ -89,12 +89,6 @@ def test_what_was_not_run_keeps_its_published_figures(
     assert found["CAAN"] == ["CAAN", "1", *["10.0"] * 6, "60.0", "478.6", "1.0×", "1.00 M"]
 
 
-def test_the_page_says_how_far_apart_runs_of_one_model_are(out: Path, costs: dict[str, compare.Cost]) -> None:
-    results = [run(method=name, seed=seed, rsum=300.0 + 7 * seed * number)
-               for number, name in enumerate(compare.TWINS) for seed in (0, 1)]  # fmt: skip
-    assert "rounding alone takes their RSUM up to 14.0 apart" in compare.page(out, results, costs)
-
-
 @pytest.mark.parametrize(("gain", "sentence"), [
     (1.9, "None does here, so it has none."),
     (2.0, "These do, so it should have one: CAAN."),
