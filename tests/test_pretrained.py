@@ -8,6 +8,8 @@ import torch
 from support import paint
 
 from vse_demo import Gallery, open_dataset
+from vse_demo.app.actions import Actions
+from vse_demo.app.service import Service
 from vse_demo.cli import main
 from vse_demo.model import EmbeddingModel, Ensemble, PretrainedModel, is_pretrained, load_model
 from vse_demo.utils.files import FileError
@@ -121,6 +123,24 @@ def test_the_command_indexes_searches_and_evaluates(
     capsys.readouterr()
     assert main(["evaluate", "--model", model, "--data", data, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 4
+
+
+def test_the_app_serves_it_without_reasons(karpathy_folder: Path, tmp_path: Path) -> None:
+    model, data = PretrainedModel.from_pretrained(save_model("clip", tmp_path)), open_dataset(karpathy_folder)
+    test = data.split("test")
+    gallery = Gallery.build(model, test, progress=False)
+    files = dict(zip(test.names, test.images, strict=True))
+    service = Service({"clip": lambda _: gallery}, files, {}, lambda *_: None)
+    sentence, image = service.encode_text(TEXTS[0]), service.encode_image(test.images[0])
+    for found, expected in (
+        (service.find_images(sentence, 3), gallery.search_images(TEXTS[0], 3)),
+        (service.find_captions(image, 3), gallery.search_captions(test.images[0], 3)),
+    ):
+        assert [hit.item for hit in found] == [hit.item for hit in expected]
+    assert not service.gives_reasons()
+    with pytest.raises(ValueError, match="This model gives no reasons"):
+        service.explain(image, sentence)
+    assert Actions(service).explain(test.names[0], sentence, 0) == ""
 
 
 def test_what_is_not_one_of_them_is_said(tmp_path: Path, bert_folder: Path) -> None:
