@@ -106,7 +106,6 @@ def test_vectors_and_reasons_agree_with_the_search(client: TestClient) -> None:
         ("find_captions", {"image": "../secret.jpg"}, "there is no picture '../secret.jpg' in this collection"),
         ("find_captions", {"image": {"path": "/etc/passwd"}}, "Upload the picture as a file"),
         ("find_captions", {"image": {"path": "a\0b"}}, "Upload the picture as a file"),
-        ("find_captions", {"image": {"path": "a\ud800b"}}, "Upload the picture as a file"),
         ("find_captions", {"image": 7}, "image must be the name of a picture, a data: address or a file, not a number"),
         ("explain", {"image": "0.jpg"}, "the argument 'sentence' is missing"),
         ("embed", {}, "Give a sentence, an image, or both"),
