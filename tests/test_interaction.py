@@ -1,14 +1,19 @@
 """Late interaction: every formula against plain loops, padding, blocks, training, and models on disk."""
 
+import itertools
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support import ROOT, environment
 from torch import Tensor
 
 from vse_demo.cli import main
@@ -513,6 +518,55 @@ def test_blocks_are_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert largest == 4  # of 20 pairs
 
 
+def bytes_at_once(profiler: torch.profiler.profile) -> int:
+    """The most that tensors took at a time while a profiler watched."""
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return max(itertools.accumulate(changes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "cells"), [(4, 12), (12, 4), (9, 9)])
+@pytest.mark.parametrize(("name", "options"), [
+    *((name, {}) for name in INTERACTIONS), ("scan", {"direction": "i2t", "pool": "lse"}),
+    ("dime", {"direction": "t2i"}), ("pvse", {"k": 4}), ("fusion", {"heads": 2}),
+])  # fmt: skip
+def test_a_pair_takes_no_more_numbers_than_it_says(name: str, options: dict[str, Any], words: int, cells: int) -> None:
+    dim, images, texts = 16, 16, 15
+    model = build_interaction(name, dim, **options).eval()
+    pictures, captions = (
+        FeatureSets(torch.ones(count, length, dim), torch.ones(count, length, dtype=torch.bool))
+        for count, length in ((images, cells), (texts, words))
+    )
+    with torch.inference_mode():
+        sets = model.image_sets(pictures), model.text_sets(captions)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as watched:
+            model(*sets)
+    of_items = 12 * (images * cells + texts * words) * dim  # made once for each item, not for each pair
+    pairs = images * texts * model.values_per_pair(words, cells, dim)
+    assert 0.2 * pairs < bytes_at_once(watched) / 4 <= pairs + of_items
+
+
+SCAN_OF_MANY = """
+import resource, torch
+from vse_demo.interaction import SCAN, all_similarities
+torch.set_num_threads(1)
+images, texts = torch.randn(1000, 6, 32).unbind(), torch.randn(5000, 5, 32).unbind()
+all_similarities(SCAN(), images[:2], texts[:2])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+all_similarities(SCAN(), images, texts)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_stays_bounded_at_five_million_pairs() -> None:
+    command = [sys.executable, "-c", SCAN_OF_MANY]
+    result = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
+    grown = int(result.stdout)  # MB: 19 of the result, 32 of a block; all pairs at once would take 3,100
+    assert grown < 120
+
+
 def test_no_images_or_no_texts_give_an_empty_matrix() -> None:
     assert all_similarities(SCAN(), [], [torch.ones(2, DIM)]).shape == (1, 0)
     assert all_similarities(SCAN(), [torch.ones(2, DIM)], []).shape == (0, 1)
@@ -576,11 +630,13 @@ SMALL = {"vision": "region", "region_dim": 16, "dim": 16, "word_dim": 8, "min_wo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPETITORS)
 def test_every_competitor_learns_by_its_preset(name: str, precomp_folder: Path, tmp_path: Path) -> None:
-    config = make_config(name, {**SMALL, "epochs": 12})
+    for file in precomp_folder.glob("*_ims.npy"):
+        np.save(file, np.load(file)[:, ::6])  # six regions of an image are enough
+    config = make_config(name, {**SMALL, "epochs": 10, "learning_rate": 1e-2})
     best = train(config, precomp_folder, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in rows if "loss" in row]
-    assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
+    assert np.mean(losses[-3:]) < 0.85 * np.mean(losses[:3])
     assert best["images"] == 4
 
 

@@ -1,6 +1,7 @@
 """Similarities that need both sides: image features (B, N, D), text features (C, M, D) -> similarities (C, B).
 
-The numbers of sections and equations in the docstrings were not compared with the papers line by line.
+Each is written from its paper's formulation as its docstring tells it, and tested against plain loops of that. The
+numbers of sections and equations are a guide for readers: they were not compared with the papers line by line.
 """
 
 from vse_demo.interaction.base import BLOCK_VALUES, FeatureSets, Interaction, all_similarities

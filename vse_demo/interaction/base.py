@@ -1,5 +1,6 @@
 """What every interaction shares: two batches of feature sets -> the similarity of every text with every image."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from tqdm.auto import tqdm
 from vse_demo.losses.base import Objective
 from vse_demo.losses.terms import LossTerms
 
-BLOCK_VALUES = 2**23  # numbers that a block of pairs may hold at a time: 32 MB in float32
+BLOCK_VALUES = 2**23  # numbers that live at once while a block of pairs is compared: 32 MB in float32
 
 
 class FeatureSets(NamedTuple):
@@ -82,8 +83,11 @@ class Interaction(nn.Module):
         return images.features.new_zeros(())
 
     def values_per_pair(self, words: int, cells: int, dim: int) -> int:
-        """How many numbers a pair takes while it is compared: what bounds the size of a block."""
-        return words * cells
+        """How many numbers a pair takes at most while it is compared, all intermediate ones included.
+
+        It bounds the size of a block. By default a few arrays with a number for each word and each cell live at once.
+        """
+        return 6 * words * cells
 
 
 @torch.inference_mode()
@@ -110,15 +114,17 @@ def all_similarities(
     if not result.numel():
         return result
     (cells, dim), words = (max(image.shape[0] for image in images), images[0].shape[1]), max(map(len, texts))
-    size = max(1, int((BLOCK_VALUES / interaction.values_per_pair(words, cells, dim)) ** 0.5))  # of a square block
-    columns = [FeatureSets.pad(images[first : first + size]) for first in range(0, len(images), size)]
+    pairs = max(1, BLOCK_VALUES // interaction.values_per_pair(words, cells, dim))
+    height = min(len(texts), math.isqrt(pairs))  # blocks are square, or wide where there are few texts
+    width = pairs // height
+    columns = [FeatureSets.pad(images[first : first + width]) for first in range(0, len(images), width)]
     order = sorted(range(len(texts)), key=lambda number: len(texts[number]))  # less padding
     with tqdm(total=result.numel(), unit=" pairs", unit_scale=True, disable=not progress, leave=False) as bar:
-        for first in range(0, len(order), size):
-            rows = order[first : first + size]
+        for first in range(0, len(order), height):
+            rows = order[first : first + height]
             some_texts = FeatureSets.pad([texts[row] for row in rows]).to(device)
             for number, column in enumerate(columns):
                 block = interaction(column.to(device), some_texts).float().cpu()
-                result[rows, number * size : number * size + block.shape[1]] = block
+                result[rows, number * width : number * width + block.shape[1]] = block
                 bar.update(block.numel())
     return result

@@ -16,9 +16,9 @@ class CAAN(Interaction):
     side: two image features are related if they match the same words. Both decide a softmax over the features of an
     image, whose weighted sum is its vector; texts alike. The similarity is the cosine of the two vectors.
 
-    Our reading of the idea, written without the paper's equations at hand: how the contexts enter the attention may
-    differ there. Affinities are divided by the number of features they gather from, so padding and length do not
-    matter; the hidden layer has D units.
+    Our reading of the idea, written without the paper's equations at hand, so no numbers of them are given: how the
+    contexts enter the attention may differ there. Affinities are divided by the number of features they gather from,
+    so padding and length do not matter; the hidden layer has D units.
 
     Args:
         dim: D.
@@ -42,7 +42,7 @@ class CAAN(Interaction):
         return (of_texts * of_images.transpose(0, 1)).sum(-1)
 
     def values_per_pair(self, words: int, cells: int, dim: int) -> int:
-        return 4 * max(words, cells) * dim
+        return 2 * words * cells + 4 * max(words, cells) * dim
 
 
 class ContextAttention(nn.Module):

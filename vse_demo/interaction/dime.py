@@ -62,7 +62,7 @@ class DIME(Interaction):
         return similarities if self.direction == "t2i" else similarities.T
 
     def values_per_pair(self, words: int, cells: int, dim: int) -> int:
-        return 4 * CELLS * max(words, cells) * dim
+        return 18 * (words if self.direction == "t2i" else cells) * dim
 
 
 class RoutedLayer(nn.Module):

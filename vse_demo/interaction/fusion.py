@@ -32,9 +32,9 @@ class Fusion(Interaction):
 
     def __init__(self, dim: int, layers: int = 2, heads: int = 4):
         super().__init__()
-        heads = heads if dim % heads == 0 else 1
+        self.heads = heads if dim % heads == 0 else 1
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(dim, heads, 2 * dim, dropout=0.0, batch_first=True) for _ in range(layers)
+            nn.TransformerEncoderLayer(dim, self.heads, 2 * dim, dropout=0.0, batch_first=True) for _ in range(layers)
         )
         if layers:
             self.kinds = nn.Parameter(0.02 * torch.randn(3, dim))  # summary, word, image feature
@@ -75,7 +75,8 @@ class Fusion(Interaction):
         return replace(terms, loss=terms.loss + errors)
 
     def values_per_pair(self, words: int, cells: int, dim: int) -> int:
-        return 8 * (1 + words + cells) * dim
+        tokens = 1 + words + cells
+        return tokens * (6 * dim + 2 * self.heads * tokens)
 
 
 def mean_vectors(sets: FeatureSets) -> Tensor:

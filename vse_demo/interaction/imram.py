@@ -95,4 +95,4 @@ class IMRAM(Interaction):
         return total
 
     def values_per_pair(self, words: int, cells: int, dim: int) -> int:
-        return 4 * max(words, cells) * dim
+        return super().values_per_pair(words, cells, dim) + 8 * max(words, cells) * dim

@@ -56,7 +56,7 @@ class PVSE(Interaction):
         return len(texts.features) * (self.diversity * diversity + self.discrepancy * apart)
 
     def values_per_pair(self, words: int, cells: int, dim: int) -> int:
-        return self.k**2
+        return self.k**2 + 1
 
 
 class PolysemousEmbedding(nn.Module):
