@@ -90,7 +90,7 @@ def test_what_was_not_run_keeps_its_published_figures(
 
 
 @pytest.mark.parametrize(("gain", "sentence"), [
-    (1.9, "None does here, so it has none."),
+    (1.9, "None of those run here does, so it has none."),
     (2.0, "These do, so it should have one: CAAN."),
 ])  # fmt: skip
 def test_the_page_decides_whether_the_app_has_a_second_stage(
@@ -101,7 +101,7 @@ def test_the_page_decides_whether_the_app_has_a_second_stage(
     assert sentence in page
     assert f"| CAAN | tiny | 10.0 | {10 + gain:.1f} | 10.0 | 2.0 |" in page
     shutil.copytree(out / "tiny", out / "other")  # where it has not been run
-    assert "None does here" in compare.page(out, results, costs)
+    assert "None of those run here does" in compare.page(out, results, costs)
 
 
 def test_verdicts_over_seeds_and_runs_that_replace_others() -> None:
