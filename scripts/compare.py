@@ -332,7 +332,9 @@ def second_stages(out: Path, results: Results, costs: dict[str, Cost]) -> list[s
 def decision(gains: dict[str, float]) -> list[str]:
     """Whether the app should have a second stage, by what each gains on the data set where it gains least."""
     worthy = [name for name, gain in gains.items() if gain >= WORTH_IT]
-    found = f"These do, so it should have one: {', '.join(worthy)}." if worthy else "None of those run here does, so it has none."
+    found = f"These do, so it should have one: {', '.join(worthy)}."
+    if not worthy:
+        found = "None of those run here does, so it has none."
     return [
         f"The app gets a switch for a second stage if one gains {WORTH_IT:g} points of images R@1 on every data set.",
         found, "",
