@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from support import ROOT
 
 from vse_demo import VSE, evaluate
 from vse_demo.data import open_dataset
-from vse_demo.shipped import MODELS, RUNS, gallery_file, gallery_photo, load_shipped, read_log
+from vse_demo.shipped import MODELS, RUNS, gallery_file, gallery_photo, load_shipped, read_evidence, read_log
 from vse_demo.utils.files import CHECKSUMS, FileError
 from vse_demo.utils.paths import shipped
 
@@ -70,6 +71,34 @@ def test_the_ensemble_is_better_than_its_members(galleries):
         for name, each in galleries.items()
     }
     assert rsum["ensemble"] > max(rsum["grid-minilm"], rsum["grid-bigru"])
+
+
+def test_the_table_of_the_readme_is_what_was_measured():
+    """By `scripts/measure_shipped.py`."""
+    table, found = (ROOT / "README.md").read_text(), read_evidence("shipped")
+    for name, figures in found.items():
+        row = next(line for line in table.splitlines() if line.startswith("|") and f"`{name}`" in line)
+        for data in ("flickr30k", "coco"):
+            ways = " · ".join(
+                "/".join(f"{figures[data][way][r]:.1f}" for r in ("r1", "r5", "r10")) for way in ("i2t", "t2i")
+            )
+            assert f"| {ways} · **{figures[data]['rsum']:.1f}** |" in row
+        assert f"| {figures['gallery']['rsum']:.1f} |" in row
+    first, among = (
+        [found[name]["free sentences"]["total"][key] for name in ("grid-bigru", "grid-minilm", "ensemble")]
+        for key in ("first", "among")
+    )
+    told = "a fitting photo comes first for {}, {} and {}, and is among five for {}, {} and {}."
+    assert told.format(*first, *among) in table.replace("\n", " ")
+    for figures in found.values():  # a typo costs at most a tenth
+        assert figures["flickr30k, a typo in each caption"]["rsum"] > 0.9 * figures["flickr30k"]["rsum"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_was_measured_on_the_gallery_is_what_the_index_gives(galleries, name):
+    gallery = galleries[name]
+    now = evaluate(gallery.image_vectors, gallery.caption_vectors, torch.from_numpy(gallery.image_ids))
+    assert now["rsum"] == pytest.approx(read_evidence("shipped")[name]["gallery"]["rsum"], abs=0.5)
 
 
 def test_a_model_in_half_precision_ranks_as_it_was_measured():
