@@ -41,8 +41,8 @@ class PostgresServer:
         if self._user is not None:
             shutil.chown(folder, self._user, _group_of(self._user))
             if not self._may_run(installed / "bin" / "initdb"):  # the package is in root's home
-                self._programs = Path(shutil.copytree(installed, folder / "programs"))
-                libraries = Path(shutil.copytree(libraries, folder / "libraries"))
+                self._programs = Path(shutil.copytree(installed, folder / "programs", dirs_exist_ok=True))
+                libraries = Path(shutil.copytree(libraries, folder / "libraries", dirs_exist_ok=True))
         self._environment["LD_LIBRARY_PATH"] = f"{libraries}:{self._programs / 'lib'}"
         secret = folder / "password"
         secret.write_text(PASSWORD)
