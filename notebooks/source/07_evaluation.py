@@ -24,7 +24,7 @@ from scipy import stats
 
 from vse_demo import build_pooling, evaluate, plots, retrieval_ranks
 from vse_demo.ops import disable_kernels
-from vse_demo.shipped import RUNS, load_shipped, read_evidence
+from vse_demo.shipped import load_shipped, read_evidence
 from vse_demo.teaching import check, quiz, reveal
 from vse_demo.teaching.paper import AGGREGATORS, MAIN_TABLE
 from vse_demo.utils.paths import shipped
