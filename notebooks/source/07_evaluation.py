@@ -535,7 +535,8 @@ for ax, data in zip(axes[0], data_sets):
         for row in curves:
             if (row["data"], row["setting"]) == (data, setting):
                 by_epoch.setdefault(int(row["epoch"]), []).append(float(row["rsum"]))
-        means = [statistics.mean(rsums) for rsums in by_epoch.values() if len(rsums) == len(by_epoch[1])]  # while all go on
+        # As long as all runs go on.
+        means = [statistics.mean(rsums) for rsums in by_epoch.values() if len(rsums) == len(by_epoch[1])]
         ax.plot(range(1, len(means) + 1), means, marker=".", label=label)
     ax.set(xlabel="epoch", title=data)
 axes[0, 0].set_ylabel("RSUM, mean over seeds")
