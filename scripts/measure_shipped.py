@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from free_sentences import FILE, count_found
+from free_sentences import FEW, FILE, count_found
 from torch import Tensor
 
 from vse_demo import Ensemble, evaluate, open_dataset
@@ -21,8 +21,6 @@ from vse_demo.shipped import MODELS, load_shipped
 from vse_demo.utils.files import read_json, write_json
 from vse_demo.utils.paths import shipped
 from vse_demo.utils.runtime import tune_process
-
-FEW = 5  # photos that a user sees at once
 
 
 def main() -> None:
@@ -69,7 +67,7 @@ def measure_gallery(name: str) -> dict[str, Any]:
     gallery, entries = load_shipped(name), read_json(FILE)["sentences"]
     ranked = [[hit.item for hit in gallery.search_images(entry["sentence"], FEW)] for entry in entries]
     recalls = evaluate(gallery.image_vectors, gallery.caption_vectors, torch.from_numpy(gallery.image_ids))
-    return {"gallery": recalls, "free sentences": count_found(ranked, entries, FEW)}
+    return {"gallery": recalls, "free sentences": count_found(ranked, entries)}
 
 
 if __name__ == "__main__":
