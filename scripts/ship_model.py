@@ -1,8 +1,8 @@
-"""Turn a finished run of `train_joint.py` into the shipped models: fp16 weights, cards, and the log as evidence.
+"""Turn finished runs of `train_joint.py` into the shipped models: fp16 weights, cards, and the log as evidence.
 
-    python scripts/ship_model.py runs/joint --flickr data/flickr30k --coco data/coco --minutes 80
+    python scripts/ship_model.py runs/joint runs/again --flickr data/flickr30k --coco data/coco --minutes 80 70
 
-writes `assets/models/` (both models), `assets/indexes/` (the photo gallery as each sees it), `assets/maps/`, and
+takes the models of the last run; each run but the first went on from the one before it (`--start`). It writes `assets/models/` (both models), `assets/indexes/` (the photo gallery as each sees it), `assets/maps/`, and
 `assets/runs/shipped-*.json` and `.csv`. The figures in the cards, and what scores mean (`calibration.json`), are those
 of the files as they are shipped, read back and measured.
 """
@@ -47,10 +47,10 @@ CARD = """\
 - Trained on 34,132 photos of MS-COCO's training split (85,795 captions; Chen et al., 2015) and 5,731 of Flickr30K's \
 (28,655 captions; Young et al., 2014); photos for research use. No photo or caption is part of this model.
 - `scripts/train_joint.py` trained both models together (seed 0; {steps} steps of 192 photos, {minutes} minutes on one \
-CPU core while the other was busy); rates, crops and phases: `scripts/joint/learner.py`; log: `assets/runs/{run}.csv`, \
-validations: `.json`. The log has steps 1 to 9 too, which the script no longer writes. Until 70 % of the run: \
-InfoNCE over all negatives with targets softened by MiniLM's view of the captions; then AdOpt by the authors' code in \
-equal parts with that, and what both models say together as a further target.
+CPU core while the other was busy); {runs}rates, crops and phases: `scripts/joint/learner.py`; log: \
+`assets/runs/{run}.csv`, validations: `.json`. The log has steps 1 to 9 of the first run too, which the script no longer \
+writes. Until 70 % of a run: InfoNCE over all negatives with targets softened by MiniLM's view of the captions; then \
+AdOpt by the authors' code in equal parts with that, and what both models say together as a further target.
 - **MiniLM had seen Flickr30K and COCO captions in its own training** (text pairs, no photos), so figures flatter \
 models that use it, as an encoder or as a teacher, beside models that do not.
 - Never looked at: any test photo of Flickr8k, Flickr30K or COCO. The recipe was chosen and the run watched on the two \
@@ -68,35 +68,47 @@ looks), and it must not be used to decide about people.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+", help="folders of runs, in their order")
     parser.add_argument("--flickr", type=Path, required=True, help="Flickr30K in Karpathy's layout")
     parser.add_argument("--coco", type=Path, required=True, help="MS-COCO in Karpathy's layout")
-    parser.add_argument("--minutes", type=int, required=True, help="how long training took")
+    parser.add_argument("--minutes", type=int, nargs="+", required=True, help="how long each run took")
     parser.add_argument("--assets", type=Path, default=Path("assets"))
     chosen = parser.parse_args()
 
-    rows = [json.loads(line) for line in (chosen.run / "log.jsonl").read_text().splitlines()]
+    rows, minutes = read_logs(chosen.runs), sum(chosen.minutes)
+    again = "each run went on from the one before it, at the full rate again; " if len(chosen.runs) > 1 else ""
     validation = {"flickr": open_dataset(chosen.flickr), "coco": open_dataset(chosen.coco)}
     encoded: dict[str, dict[str, Encoded]] = {}
     for name in RUNS:
         folder, part = chosen.assets / "models" / name, name.removeprefix("grid-")
-        model = VSE.from_pretrained(chosen.run / part)
+        model = VSE.from_pretrained(chosen.runs[-1] / part)
         model.save_pretrained(folder, half=True)
         model = VSE.from_pretrained(folder)  # as a user gets it
         encoded[name] = {key: encode(model, dataset) for key, dataset in validation.items()}
         metrics = {key: evaluate(*each) for key, each in encoded[name].items()}
         card = CARD.format(
-            text=PARTS[model.config.text], run=RUNS[name], minutes=chosen.minutes, steps=f"{rows[-1]['step']:,}"
-        )
+            text=PARTS[model.config.text], run=RUNS[name], steps=f"{rows[-1]['step']:,}",
+            minutes=" + ".join(map(str, chosen.minutes)), runs=again,
+        )  # fmt: skip
         titles = {"flickr": "validation, 964 photos of Flickr30K", "coco": "validation, 1,000 photos of MS-COCO"}
         figures = {titles[key]: each for key, each in metrics.items()}
         model.save_pretrained(folder, half=True, metrics=figures, card=card)
         index_gallery(VSE.from_pretrained(folder)).save(chosen.assets / "indexes" / name)
-        write_evidence(chosen.assets / "runs", RUNS[name], part, model, rows, metrics, chosen.minutes)
+        write_evidence(chosen.assets / "runs", RUNS[name], part, model, rows, metrics, minutes)
         size = (folder / "model.safetensors").stat().st_size / 1e6
         print(f"{folder}: RSUM {metrics['flickr']['rsum']:.1f} and {metrics['coco']['rsum']:.1f}, {size:.1f} MB")
     calibrate_all(chosen.assets / "models", encoded)
     draw_maps(chosen.assets)
+
+
+def read_logs(runs: list[Path]) -> list[dict[str, Any]]:
+    """The rows of all runs, their steps counted from the beginning of the first."""
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        before = rows[-1]["step"] if rows else 0
+        lines = (run / "log.jsonl").read_text().splitlines()
+        rows += [{**row, "step": before + row["step"]} for row in map(json.loads, lines)]
+    return rows
 
 
 def encode(model: VSE, dataset: Any) -> Encoded:

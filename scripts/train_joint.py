@@ -3,12 +3,14 @@
     python scripts/pretrained.py --out pretrained
     python scripts/train_joint.py --coco data/coco --flickr data/flickr30k --pretrained pretrained --out runs/joint \\
         --more-captions captions_without_photos.json --minutes 80
+    python scripts/train_joint.py … --start runs/joint --out runs/again --minutes 70
 
 Stem and stages 0 to 4 of EfficientNet-Lite2 stay frozen; their maps at 288 px, plain and mirrored, are computed once
 (6.5 GB in `--out`). Stages 5 and 6 learn, with crops of the maps, together with MiniLM's last four layers, a BiGRU with
 character n-grams, and the projections and poolings of both. Each batch is of one data set, so that negatives are hard.
 The learning rate follows the time that is left of `--minutes`. Every ten minutes both averages are validated and a
-checkpoint is written, from which `--resume` goes on. At the end OUT/minilm and OUT/bigru are whole models. What is
+checkpoint is written, from which `--resume` goes on. At the end OUT/minilm and OUT/bigru are whole models. `--start`
+begins with the models of a run that has ended, at the full learning rate again, and uses what it computed. What is
 computed once belongs to these photos and captions: for others take another OUT. `--more-captions` is a file in
 Karpathy's layout with captions of photos that are not here; the BiGRU begins with these.
 """
@@ -56,6 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=192)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--start", type=Path, help="OUT of a run that has ended")
     return parser.parse_args()
 
 
@@ -80,10 +83,12 @@ class JointRun:
         captions = [text for own in self.photos.captions[: self.photos.training] for text in own]
         self.learner = Learner(chosen.pretrained, captions + [text for own in self.more for text in own])
         self.random = np.random.default_rng(0)
-        backbone, files = self.learner.backbone, self.photos.files
-        self.plain = frozen_maps(backbone, files, self.out / "maps.npy")
-        self.mirrored = frozen_maps(backbone, files[: self.photos.training], self.out / "mirrored.npy", mirrored=True)
-        self.teacher = teacher_vectors(self.learner, captions, self.out / "teacher.npy")
+        backbone, files, computed = self.learner.backbone, self.photos.files, chosen.start or self.out
+        self.plain = frozen_maps(backbone, files, computed / "maps.npy")
+        self.mirrored = frozen_maps(backbone, files[: self.photos.training], computed / "mirrored.npy", mirrored=True)
+        self.teacher = teacher_vectors(self.learner, captions, computed / "teacher.npy")
+        if chosen.start is not None:  # after the teacher, which is MiniLM as it was before any photo
+            self.learner.load(chosen.start)
         self.first_caption = np.cumsum([0, *(len(own) for own in self.photos.captions)])
         self.queues: dict[str, list[int]] = {"coco": [], "flickr": []}
         self.seconds = 0.0  # of training so far

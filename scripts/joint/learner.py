@@ -50,6 +50,15 @@ class Learner:
         self.steps = 0
         self.train()
 
+    def load(self, folder: Path) -> None:
+        """Take the weights of models that were trained before, `folder`/minilm and `folder`/bigru."""
+        for name, model in self.models.items():
+            stored = VSE.from_pretrained(folder / name)
+            if vars(stored.tokenizer).get("words") != vars(model.tokenizer).get("words"):
+                raise SystemExit(f"{folder / name} knows other words: it is no model of these captions")
+            model.load_state_dict(stored.state_dict())
+        self.average = {self.names[id(parameter)]: parameter.detach().clone() for parameter in self.trained}
+
     def train(self) -> None:
         """Training mode, but for the backbone's batch norms."""
         self.models.train()
