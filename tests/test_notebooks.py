@@ -31,6 +31,8 @@ import make_site  # noqa: E402
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SECTIONS = ["The idea in one figure", "Exercises", "What the paper says, what we see", "References"]
 
+BELOW_THE_BAR = """place => document.getElementById(place).getBoundingClientRect().top
+    >= document.querySelector('.top').getBoundingClientRect().bottom"""
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 
 
@@ -290,6 +292,8 @@ def test_on_a_phone_no_page_is_wider_than_the_screen_and_the_search_finds(
     page.wait_for_selector("#found li")
     page.click("#found li:first-child a")
     assert page.url.split("#")[0].endswith(".html")
+    place = unquote(page.url.split("#")[1])
+    assert page.evaluate(BELOW_THE_BAR, place)
     page.close()
 
 
