@@ -208,6 +208,7 @@ for data, title in (("coco", "MS-COCO"), ("flickr", "Flickr30K")):
 # size here; but on **one small budget**, with the same features, words, steps and photos for all, they can stand side by
 # side. Beside them is what the table has for single models with regions and a BiGRU, or with BERT (marked *) where there is
 # no other ([`assets/runs/compare`](../assets/runs/compare/README.md): 2,000 photos, two epochs, d = 128, 400 photos reported).
+# A dash under *here* says that no run was made; DIME and IMRAM, which have them, are the slowest to compute.
 
 # %%
 with (shipped("runs") / "compare" / "results.csv").open(newline="") as file:
