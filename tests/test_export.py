@@ -69,6 +69,19 @@ def test_the_forward_pass_is_what_encoding_does(bert_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["official", "bert"])
+@pytest.mark.parametrize("gradients", [torch.no_grad, torch.enable_grad])
+def test_the_model_itself_can_be_exported(kind: str, gradients: type, bert_folder: Path) -> None:
+    model = make_model(kind, bert_folder)
+    inputs = inputs_of(model)
+    with gradients():
+        model(*inputs)  # its backbone may keep a network for inference from now on
+        program = torch.export.export(model, inputs, strict=False)
+    with torch.no_grad():
+        for mine, theirs in zip(program.module()(*inputs), model(*inputs), strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["official", "bert"])
 def test_what_would_be_wrong_is_refused(kind: str, bert_folder: Path, tmp_path: Path) -> None:
     model = make_model(kind, bert_folder)
     with pytest.raises(RuntimeError, match="cannot be traced, only exported"):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from vse_demo.ops.dispatch import is_exporting
 from vse_demo.utils.files import FileError, recover_folder
 from vse_demo.utils.objects import import_object, is_reference
 from vse_demo.utils.tensors import evaluation_mode, update_digest
@@ -94,7 +95,8 @@ class Backbone(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) in [0, 1] -> features (B, N, C)."""
-        net = self.net if self.training or torch.is_grad_enabled() else self.folded()
+        as_it_is = self.training or torch.is_grad_enabled() or is_exporting()  # exporters show tensors without data
+        net = self.net if as_it_is else self.folded()
         return feature_rows(net, (pixels - self.mean) / self.std)
 
     def folded(self) -> Any:
