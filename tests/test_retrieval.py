@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from support import ROOT, environment
 
 from vse_demo import VSE, CaptionedImages, Gallery, ModelConfig, open_dataset
 from vse_demo.encoders import WordTokenizer
@@ -251,6 +254,39 @@ def test_adding_or_deleting_one_picture_does_not_write_the_others_again(tmp_path
     assert (tmp_path / "shard-0001.images.f16").read_bytes()[: len(before)] == before
     assert (tmp_path / "shard-0001.images.f16").stat().st_ino == inode
     assert len(Gallery.load(tmp_path, make_model())) == 200
+
+
+SAVE_OF_MANY = """
+import sys
+from pathlib import Path
+import numpy as np, torch
+from vse_demo import Gallery
+
+class Named:
+    dim = 512
+    def fingerprint(self):
+        return "a model"
+
+def memory(what):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(what))
+
+torch.set_num_threads(1)
+names, vectors = [str(number) for number in range(100_000)], torch.full((100_000, 512), 512**-0.5)
+gallery = Gallery(Named(), names, names, names, np.arange(100_000), vectors, vectors)
+Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+before = memory("VmRSS")
+gallery.save(sys.argv[1])
+print(memory("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="memory is measured on Linux")
+def test_saving_needs_the_memory_of_a_block(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SAVE_OF_MANY, tmp_path]
+    run = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 80  # MB: all vectors in half precision are 205
 
 
 def test_a_reader_keeps_what_it_has_opened_while_another_writes(tmp_path: Path) -> None:
