@@ -45,8 +45,8 @@ class LIWE(nn.Module):
     Wehrmann et al., ICCV 2019 (Language-agnostic visual-semantic embeddings): the vectors of a word's letters are
     concatenated, in order and padded with 0 to a fixed length, and go through small layers to a word vector; a
     bidirectional GRU reads these, and its directions are averaged. Sizes are those of the authors' code: letters of 24
-    dimensions, 30 of them, layers of 128 and 256 units with weight normalisation. Ours: ReLU between the layers, and
-    letters beyond ASCII share one vector.
+    dimensions, layers of 128 and 256 units with weight normalisation and ReLU. Ours: 30 letters of a word (theirs 26),
+    no batch norm, no ReLU after the last layer, and letters beyond ASCII share one vector.
 
     Args:
         dim: The joint dimension.

@@ -26,10 +26,11 @@ class CVSE(Interaction):
     instance vector is pooled by attention guided by its mean; its consensus vector is a softmax over concepts; the two
     are added with weights β and 1 − β (section 3.3). All three kinds are trained by the same loss.
 
-    Scores, β and the scale 10 of the softmax are those of the authors' code. Ours: concepts are the most frequent words
-    without function words (they tag parts of speech); their vectors begin as those of the words, by a random projection
-    to D; the three losses have the same weight; the concept labels that a caption adds to its own softmax, and the
-    divergence of both sides' softmaxes, are left out.
+    Scores, the scale 10 of the softmax and β = 0.75 are those of the authors' code, which trains with a larger β. Ours:
+    concepts are the most frequent words without function words (they tag parts of speech); their vectors begin as those
+    of the words, by a random projection to D; all edges weigh the same (theirs less than a concept's own), and both
+    graph convolutions end in a leaky ReLU (theirs the first); the three losses have the same weight; the concept labels
+    that a caption adds to its own softmax, and the divergence of both sides' softmaxes, are left out.
 
     Args:
         dim: D.

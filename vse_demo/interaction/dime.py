@@ -25,8 +25,9 @@ class DIME(Interaction):
 
     What the paper leaves open is as in the authors' code: the bias of a router begins at 1.5 so all gates are open,
     closed gates pass the identity, and the last layer divides by the sum of its gates. Ours: a side's global vector
-    is the unit mean of its unit features (theirs comes from encoders of their own), one attention head, and the
-    regularisation of paths is left out, because it needs similarities of captions from another model.
+    is the unit mean of its unit features (theirs comes from encoders of their own); self-attention has one head and no
+    feed-forward layers after it; routers are smaller; their leaky ReLU is SCAN's ReLU; and the regularisation of paths
+    is left out, because it needs similarities of captions from another model.
 
     Args:
         dim: D.

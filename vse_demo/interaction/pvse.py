@@ -17,8 +17,8 @@ class PVSE(Interaction):
     mean discrepancy of all embeddings of both sides under a Gaussian kernel (eq. 7).
 
     Ours: the global feature is the mean of the features (theirs is the average-pooled map, and a GRU's last state);
-    attention sees features after the projection; no dropout. Terms are scaled with the batch, since our triplet losses
-    are sums.
+    attention sees features after the projection; no dropout; the kernel takes the squared distance (their code the
+    distance). Terms are scaled with the batch, since our triplet losses are sums.
 
     Args:
         dim: D.
