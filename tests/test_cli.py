@@ -18,7 +18,7 @@ from test_retrieval import make_model
 
 from vse_demo import OBJECTIVES, POOLINGS, PRESETS, VSE, Gallery, ModelConfig, TrainConfig, open_dataset, shipped
 from vse_demo.cli import VERBS, main, make_parser
-from vse_demo.training import build_model, make_config
+from vse_demo.training import COMPETITORS, build_model, make_config
 
 TINY = [
     "--dim", "16", "--word-dim", "8", "--backbone", "test_efficientnet", "--image-size", "64",
@@ -63,6 +63,7 @@ def test_the_help_of_a_setting_is_that_of_its_field(
     ):
         assert f"{flag} {', '.join(names)}" in text
     assert set(PRESETS) <= set(text.split("presets:")[1].replace(",", " ").split())
+    assert all(f"{name} {paper}" in text for name, (paper, _) in COMPETITORS.items())
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -348,6 +349,20 @@ def test_an_address_without_a_cluster_is_told_at_once(
     flags = ["--model", tmp_path / "model", "--data", images[0].parent, "--gallery", tmp_path / "gallery"]
     assert main([*map(str, ["index", *flags, "--ray", closed])]) == 1
     assert capsys.readouterr().err == f"vse-demo: no Ray cluster at '{closed}': Connection refused\n"
+
+
+def test_without_an_address_ray_runs_on_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    ray = SimpleNamespace(init=lambda **options: calls.append(options), shutdown=lambda: calls.append("shutdown"))
+    ray.data = SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.data", ray.data)
+    with ray_cluster() as connected:
+        assert connected is ray
+        [options] = calls
+    assert "address" not in options  # it starts one, and joins none
+    assert options["include_dashboard"] is False
+    assert calls[1:] == ["shutdown"]
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import compare
 
+from vse_demo.teaching.paper import MAIN_TABLE
 from vse_demo.training import make_config
 
 SMALL = {"region_dim": 16, "dim": 16, "word_dim": 8, "batch_size": 8, "epochs": 1, "min_word_count": 1}
@@ -121,3 +122,12 @@ def test_every_row_is_made_of_a_preset_and_ablates_one_that_is_there() -> None:
         assert config.model.dim == 16
         assert not method.ablates or method.ablates in names
     assert set(compare.PUBLISHED) <= names
+
+
+def test_published_figures_are_those_of_the_papers_table() -> None:
+    for method, figures in compare.PUBLISHED.items():
+        text = "BERT" if method in compare.WITH_BERT else "BiGRU"
+        name = method.replace("(", "").replace(")", "")
+        (row,) = [row for row in MAIN_TABLE if (row.text, row.vision, row.method) == (text, "R", name)]
+        sums = {"coco": row.coco[6], "flickr30k": row.flickr[6] if row.flickr else None}
+        assert figures == {data: value for data, value in sums.items() if value is not None}

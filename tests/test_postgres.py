@@ -226,6 +226,37 @@ def test_tables_of_another_version_are_refused(store: PostgresGallery, address: 
         PostgresGallery(address, make_model())
 
 
+def test_the_password_can_come_from_the_environment_or_a_file(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = address.replace(f":{PASSWORD}@", "@")
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "pgpass"))  # instead of ~/.pgpass
+    with pytest.raises(FileError, match="no password supplied"):
+        PostgresGallery(hidden, make_model())
+    (tmp_path / "pgpass").write_text(f"127.0.0.1:*:*:tester:{PASSWORD}\n")
+    (tmp_path / "pgpass").chmod(0o600)
+    PostgresGallery(hidden, make_model()).close()
+    monkeypatch.delenv("PGPASSFILE")
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    PostgresGallery(hidden, make_model()).close()
+
+
+def test_a_lost_connection_is_made_again(server: PostgresServer, store: PostgresGallery) -> None:
+    for batch in range(3):
+        store.put(*random_entries(10, batch))
+        end_connection(server, store.server.run(lambda connection: connection.info.backend_pid))
+        assert len(store) == 10 * (batch + 1)
+
+
+def end_connection(server: PostgresServer, pid: int) -> None:
+    """Let the server end the process that serves a client."""
+    with psycopg.connect(server.address, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+        there = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
+        wait_until(lambda: not connection.execute(there, [pid]).fetchone())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
