@@ -24,9 +24,9 @@ class SCAN(Interaction):
     eq. 1); attention over words (eq. 2 and 3) or over regions (eq. 7 and 8); cosine of a feature with what it attends
     to (eq. 4 and 9); LogSumExp (eq. 5 and 10) or average (eq. 6 and 11) of these.
 
-    Here regions are whatever features an image has. The authors' code lets a tenth of a negative cosine through (a
-    leaky ReLU); this is the paper's ReLU. Attended vectors are never formed (`attended_cosines`): the same numbers,
-    with less memory.
+    Here regions are whatever features an image has. As in the authors' code, features have length 1 before they are
+    summed; that code lets a tenth of a negative cosine through (a leaky ReLU), and this is the paper's ReLU. Attended
+    vectors are never formed (`attended_cosines`): the same numbers, with less memory.
 
     Args:
         direction: `t2i`, words attend to image features, or `i2t`, image features attend to words.
