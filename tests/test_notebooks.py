@@ -292,8 +292,9 @@ def test_on_a_phone_no_page_is_wider_than_the_screen_and_the_search_finds(
     page.wait_for_selector("#found li")
     page.click("#found li:first-child a")
     assert page.url.split("#")[0].endswith(".html")
-    place = unquote(page.url.split("#")[1])
-    assert page.evaluate(BELOW_THE_BAR, place)
+    page.wait_for_load_state()
+    page.wait_for_function("scrollY > 0")  # it has been led there
+    assert page.evaluate(BELOW_THE_BAR, unquote(page.url.split("#")[1]))
     page.close()
 
 
