@@ -166,7 +166,9 @@ def test_folds_that_do_not_fit_are_refused_before_anything_is_encoded(
     monkeypatch.setattr(VSE, "encode_images", encode)
     for folds in ("3", "0", "-1"):
         assert main(["evaluate", "--model", model, "--data", str(karpathy_folder), "--folds", folds]) == 1
-        assert f"4 images do not split into {folds} equal folds" in capsys.readouterr().err
+        errors = capsys.readouterr().err
+        assert f"4 images do not split into {folds} equal folds" in errors
+        assert ("try --fold-size 1" in errors) == (folds == "3")
 
 
 @pytest.mark.slow

@@ -43,6 +43,9 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.fold_size is not None:
         folds, left_out = _folds_of(len(data), chosen), data.names[len(data) // chosen.fold_size * chosen.fold_size :]
         data = first_images(data, len(data) - len(left_out))
+    elif 1 < folds <= len(data) and len(data) % folds:
+        size = len(data) // folds
+        raise ValueError(f"{len(data)} images do not split into {folds} equal folds: try --fold-size {size}")
     versions = [data.captions, *([with_typos(data.captions, chosen.typos)] if chosen.typos else [])]
     found = measure_versions(model, data, versions, folds, progress=not chosen.json)
     metrics: dict[str, Any] = dict(found[0])
