@@ -54,13 +54,13 @@ def make_pairs(tokenizer: WordTokenizer) -> PairDataset:
     return PairDataset(CachedFeatures(regions, np.arange(40)), sentences, image_ids)
 
 
-def gradients(text: str, world: World, chunk: int = 0) -> dict[str, Tensor]:
-    """Of one ragged batch, in float64."""
+def gradients(text: str, world: World, chunk: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """Of one ragged batch."""
     trainer = make_trainer(text, world, chunk)
-    model = trainer.model.double()
+    model = trainer.model.to(dtype)
     pairs = make_pairs(model.tokenizer)
     (inputs,) = next(load_steps(trainer.remaining_steps(pairs, 0, 0)))
-    trainer.backward(inputs._replace(features=inputs.features.double()), 0, 1)
+    trainer.backward(inputs._replace(features=inputs.features.to(dtype)), 0, 1)
     world.sum_gradients(model.parameters())
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
@@ -83,6 +83,8 @@ def main(out: Path) -> None:
         for text in TEXTS:
             results |= {f"{text}/gradient/{name}": tensor for name, tensor in gradients(text, world).items()}
             results |= {f"{text}/chunked/{name}": tensor for name, tensor in gradients(text, world, chunk=2).items()}
+            single = gradients(text, world, dtype=torch.float32)
+            results |= {f"{text}/single/{name}": tensor for name, tensor in single.items()}
             for dtype in DTYPES:
                 results |= {f"{text}/{dtype}/{name}": tensor for name, tensor in steps(text, world, dtype).items()}
         if world.leads:

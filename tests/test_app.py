@@ -286,6 +286,8 @@ def test_an_empty_search_gets_a_hint(page: Page) -> None:
     page.get_by_label("A sentence").fill("   ")
     page.get_by_role("button", name="Search", exact=True).click()
     expect(page.get_by_text("Type a sentence first").first).to_be_visible()
+    expect(page.locator("#found-pictures .card")).to_have_count(5)
+    expect(page.get_by_text("Error", exact=True)).to_have_count(0)  # the results are still good
 
 
 def test_results_have_alternative_texts_that_describe_them(page: Page) -> None:
@@ -413,6 +415,9 @@ def test_a_picture_and_a_sentence_search_together(page: Page) -> None:
     expect(head).to_have_text("Nearest to this picture")
     search(page, "at night")
     expect(head).to_have_text("Nearest to “at night” and this picture")
+    page.locator(".like").get_by_label("Open large: 001.jpg").click()
+    expect(page.locator("dialog.large .name")).to_have_text("001.jpg")
+    page.keyboard.press("Escape")
     page.get_by_label("Search without this picture").click()
     expect(head).to_have_text("Nearest to “at night”")
     page.get_by_text("Search by a picture, alone or with a sentence").click()
@@ -705,6 +710,17 @@ def test_every_tab_fits_a_phone_in_the_dark(phone: Page) -> None:
     paper = phone.locator(".gradio-container").evaluate(f"{colour}.backgroundColor")
     light, dark = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (text, paper))
     assert light > 400 > 200 > dark
+
+
+def test_the_results_of_an_upload_are_on_the_first_screen_of_a_phone(phone: Page) -> None:
+    phone.get_by_text("Search by a picture, alone or with a sentence").tap()
+    phone.locator("#ask input[type=file]").first.set_input_files(gallery_file("002.jpg"))
+    expect(phone.locator("#found-pictures .head")).to_contain_text("Nearest to your picture")
+    phone.evaluate(WHEN_CALM)
+    first = phone.locator("#found-pictures .card").first.bounding_box()
+    assert first
+    assert phone.evaluate("scrollY") == 0
+    assert first["y"] + first["height"] / 2 < PHONE["height"]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -1002,6 +1018,13 @@ def test_a_space_installs_what_the_app_needs() -> None:
     needed = {*project["dependencies"], *project["optional-dependencies"]["app"]}
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     assert {line for line in lines if not line.startswith("#")} == needed
+
+
+def test_a_container_copies_what_there_is() -> None:
+    lines = re.findall(r"^COPY (.*)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    copied = {name for line in lines for name in line.split()[:-1]}
+    assert {"vse_demo", "assets", "notebooks", "pyproject.toml", "setup.py"} <= copied  # what a wheel is made of
+    assert all((ROOT / name).exists() for name in copied)
 
 
 def test_a_space_can_choose_the_address() -> None:

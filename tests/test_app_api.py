@@ -1,6 +1,7 @@
 """What programs meet, without a server of its own: plain HTTP, pictures with credit, a folder as all models see it."""
 
 import base64
+import html
 import io
 import json
 import re
@@ -16,7 +17,7 @@ from starlette.testclient import TestClient
 from support import paint
 
 from vse_demo import VSE, Ensemble, Gallery, ModelConfig, open_dataset
-from vse_demo.app.actions import time_left
+from vse_demo.app.actions import Actions, time_left
 from vse_demo.app.collection import open_service
 from vse_demo.app.credits import read_credits
 from vse_demo.app.folder import FolderGalleries, cached_map
@@ -29,6 +30,7 @@ from vse_demo.app.pictures import picture_routes
 from vse_demo.app.queries import MixedQuery, split_minus
 from vse_demo.app.service import SearchResult, Service
 from vse_demo.app.spelling import Lexicon
+from vse_demo.app.turns import Turns
 from vse_demo.calibration import calibrate
 from vse_demo.encoders import WordTokenizer
 from vse_demo.utils.files import FileError
@@ -37,9 +39,9 @@ pytestmark = pytest.mark.slow
 WORDS = ["red", "green", "blue", "yellow", "black", "white", "left", "right", "the", "on"]
 
 
-def make_model(seed: int = 0) -> VSE:
+def make_model(seed: int = 0, pooling: str = "adpool") -> VSE:
     torch.manual_seed(seed)
-    config = ModelConfig(dim=16, backbone="test_efficientnet", image_size=64, word_dim=8)
+    config = ModelConfig(dim=16, backbone="test_efficientnet", image_size=64, word_dim=8, pooling=pooling)
     return VSE(config, WordTokenizer(WORDS)).eval()
 
 
@@ -137,6 +139,9 @@ def test_the_page_for_programs_has_answers_of_this_server(client: TestClient) ->
     assert "http://testserver/find_images" in page
     assert "<script" not in page
     assert page.count("&quot;score&quot;") >= 3
+    other = client.get("/docs", headers={"host": "example.org"}).text  # the answers are computed once
+    for text, address in ((page, "http://testserver/"), (other, "http://example.org/")):
+        assert set(re.findall(r'"url": "(.*?)pictures/', html.unescape(text))) == {address}
 
 
 # Pictures and their credit
@@ -167,6 +172,27 @@ def test_credit_is_shown_and_an_address_that_is_none_is_no_link(service: Service
     assert 'href="javascript' not in large
     assert len(re.findall("<li>", large)) == 5
     assert service.photo("1.jpg").credit is None
+
+
+@pytest.mark.parametrize("pooling", ["adpool", "gpo"])
+def test_a_picture_is_credited_where_nothing_is_explained(
+    service: Service, monkeypatch: pytest.MonkeyPatch, pooling: str
+) -> None:
+    """No caption is close, or the model gives no reasons: who chose a picture still sees whose it is."""
+    gallery = Gallery(make_model(pooling=pooling))
+    gallery.sync(Path(str(service.file("0.jpg"))).parents[1], progress=False)
+    other = Service({"one": lambda _: gallery}, service.files, service.captions, lambda *_: None, service.credits)
+    monkeypatch.setattr(other, "is_far", lambda *_: pooling == "adpool")
+    actions = Actions(other)
+    answers = list(actions.find_captions(None, "0.jpg", "", "none", Turns(), 1, lambda *_, **__: None))
+    why = answers[-1][1]
+    assert "=Ann" in why
+    assert 'data-enlarge="0.jpg"' in why
+    assert "Why" not in why
+
+
+def test_what_pictures_were_searched_by_can_be_opened() -> None:
+    assert 'data-enlarge="0.jpg"' in results.image_cards(Asked(like="0.jpg"), [], str)
 
 
 def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -310,16 +336,32 @@ def test_a_map_of_a_hundred_thousand_says_how_many_it_shows() -> None:
     names = [f"{number}.jpg" for number in range(count)]
     gallery = Gallery(model, names, names, [], np.empty(0, np.int64), vectors, torch.empty(0, 16))
     sample = Sample.of(gallery)
-    html = render_map(sample.entries, np.random.default_rng(0).random((MAX_IMAGES, 2)), str, len(gallery))
-    assert f"{MAX_IMAGES} of 100,000 pictures" in " ".join(html.split())
-    assert html.count('class="picture" cx') == MAX_IMAGES
-    assert len(html) < 1_000_000
+    drawn = render_map(sample.entries, np.random.default_rng(0).random((MAX_IMAGES, 2)), str, len(gallery))
+    assert f"{MAX_IMAGES} of 100,000 pictures" in " ".join(drawn.split())
+    assert drawn.count('class="picture" cx') == MAX_IMAGES
+    assert len(drawn) < 1_000_000
 
 
 def test_broken_files_are_listed() -> None:
     cards = results.image_cards(Asked("red"), [], str, left_out=["<b>.jpg is empty"])
     assert "&lt;b&gt;.jpg is empty" in cards
     assert json.dumps(cards)
+
+
+def test_a_search_tells_of_broken_files_and_of_those_that_no_caption_file_names(
+    place: Path, tmp_path: Path, save_picture: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VSE_DEMO_CACHE", str(tmp_path / "cache"))
+    for number in range(3):
+        save_picture(tmp_path / "mine" / f"{number}.png", number)
+    (tmp_path / "mine" / "broken.png").write_bytes(b"")
+    (tmp_path / "mine" / "captions.json").write_text(json.dumps({"0.png": ["red on the left"]}))
+    actions = Actions(open_service(tmp_path / "mine", [place / "model"]))
+    with pytest.warns(UserWarning, match=r"left out: broken.png is empty"):
+        [cards, *_], *_ = actions.find("red", None, "", 5, "", "none", Turns(), 1, lambda *_, **__: None)
+    assert "broken.png is empty" in cards
+    assert "2 pictures are not named in the caption file; they are found all the same" in cards
+    assert cards.count('class="card ') == 3
 
 
 def test_the_time_that_is_left_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -351,18 +351,38 @@ def test_an_address_without_a_cluster_is_told_at_once(
     assert capsys.readouterr().err == f"vse-demo: no Ray cluster at '{closed}': Connection refused\n"
 
 
-def test_without_an_address_ray_runs_on_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    ray = SimpleNamespace(init=lambda **options: calls.append(options), shutdown=lambda: calls.append("shutdown"))
-    ray.data = SimpleNamespace()
+def replace_ray(monkeypatch: pytest.MonkeyPatch, **members: Any) -> SimpleNamespace:
+    ray = SimpleNamespace(data=SimpleNamespace(), **members)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "ray.data", ray.data)
+    return ray
+
+
+def test_without_an_address_ray_runs_on_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    shutdown, init = lambda: calls.append("shutdown"), lambda **options: calls.append(options)
+    ray = replace_ray(monkeypatch, init=init, shutdown=shutdown)
     with ray_cluster() as connected:
         assert connected is ray
         [options] = calls
     assert "address" not in options  # it starts one, and joins none
     assert options["include_dashboard"] is False
     assert calls[1:] == ["shutdown"]
+
+
+def test_a_ray_that_does_not_start_here_is_told(
+    images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def time_out(**options: object) -> None:
+        raise Exception("The current node timed out during startup.\nMore")
+
+    replace_ray(monkeypatch, init=time_out)
+    make_model().save_pretrained(tmp_path / "model")
+    flags = ["--model", tmp_path / "model", "--data", images[0].parent, "--gallery", tmp_path / "gallery"]
+    assert main([*map(str, ["index", *flags]), "--ray"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("vse-demo: Ray did not start on this machine, which may be too busy for it")
+    assert said.count("\n") == 1
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

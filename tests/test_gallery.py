@@ -2,10 +2,12 @@
 
 import csv
 import itertools
+import json
 import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support import HANGS, serve
 
 from vse_demo.data import open_dataset, read_image
 from vse_demo.utils.files import read_json
@@ -96,7 +99,7 @@ def test_it_is_the_default_data_set() -> None:
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_finds_it_too(tmp_path: Path) -> None:
+def test_an_installed_wheel_finds_it_too_and_starts_the_demo(tmp_path: Path) -> None:
     project, source = GALLERY.parent.parent, tmp_path / "source"  # a copy: building leaves files behind
     for part in ("vse_demo", "assets", "notebooks"):
         shutil.copytree(project / part, source / part)
@@ -121,3 +124,13 @@ def test_an_installed_wheel_finds_it_too(tmp_path: Path) -> None:
     assert len(list((tmp_path / "copied").glob("*.ipynb"))) == len(
         list((project / "notebooks" / "student").glob("*.ipynb"))
     )
+    start = tmp_path / "start.py"
+    start.write_text(
+        "import sys; from vse_demo import cli; assert 'site' in cli.__file__; cli.main(['app', *sys.argv[1:]])"
+    )
+    with serve(tmp_path / "log", program=start, PYTHONPATH=str(tmp_path / "site")) as server:
+        question = urllib.request.Request(f"{server.address}/find_images", b'{"sentence": "a dog", "k": 1}')
+        [best] = json.load(urllib.request.urlopen(question, timeout=HANGS))
+        assert best["author"]
+        with urllib.request.urlopen(server.address, timeout=HANGS) as page:
+            assert b"gradio" in page.read()

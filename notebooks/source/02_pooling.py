@@ -132,8 +132,8 @@ assert torch.equal(RankPool([1])(padded, mask), RankPool([1])(batch))
 # pool these cells in three ways and ask: **which cells does each pooling listen to?** With the mean every cell has
 # the same say. With max, a cell counts as often as it wins a dimension.
 #
-# **Guess first.** Half of what max keeps of the photo comes from (a) about half of the cells, (b) less than a fifth of
-# the cells, (c) one or two cells.
+# **Guess first.** Half of what max keeps of the photo comes from (a) about half of the cells, (b) less than a quarter
+# of the cells, (c) one or two cells.
 
 # %% tags=["guess"]
 my_guess = ...  # "a", "b" or "c"
@@ -177,7 +177,7 @@ for k in (1, 5, cell_count):
     half_from[k] = int((share.cumsum(0) < 0.5).sum()) + 1
     print(f"k = {k:3}: half of what is kept comes from {half_from[k]} of {cell_count} cells")
 assert half_from[1] <= half_from[5] < 0.6 * half_from[cell_count] and half_from[cell_count] == (cell_count + 1) // 2
-seen = "c" if half_from[1] <= 2 else "b" if half_from[1] < cell_count / 5 else "a"
+seen = "c" if half_from[1] <= 2 else "b" if half_from[1] < cell_count / 4 else "a"
 reveal(seen, my_guess, f"For max it is {half_from[1]} of {cell_count} cells, for the mean {half_from[cell_count]}.")
 
 # %% [markdown]

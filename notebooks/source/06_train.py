@@ -556,13 +556,13 @@ plt.show()
 print("AdOpt well above chance:", rsum["AdOpt"] > 1.5 * chance)
 print("AdOpt above the hardest negative alone:", rsum["AdOpt"] > rsum["hardest only"])
 print("shipped model above yours:", rsum_shipped > rsum["AdOpt"])
-print("yours knows its training photos far better than new ones:", rsum_train > 1.5 * rsum["AdOpt"])
+print("yours knows its training photos far better than new ones:", rsum_train > rsum["AdOpt"] + 100)
 seeds_apart = abs(rsum["AdOpt"] - rsum["AdOpt, seed 1"])
 ahead = min(rsum["AdOpt"], rsum["AdOpt, seed 1"]) - rsum["hardest only"]
 print("another seed moves RSUM by less than AdOpt's lead:", seeds_apart < ahead)
 assert rsum["AdOpt"] > 1.5 * chance
 assert rsum_shipped > rsum["AdOpt"] > rsum["hardest only"] and seeds_apart < ahead
-assert rsum_train > 1.5 * rsum["AdOpt"]
+assert rsum_train > rsum["AdOpt"] + 100  # though there are four times as many
 
 # %% [markdown]
 # What to make of it:

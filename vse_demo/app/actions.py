@@ -16,7 +16,7 @@ from vse_demo.app.html.markup import unpack_text
 from vse_demo.app.html.results import Asked, Note
 from vse_demo.app.queries import ImageQuery, Query, TextQuery, check_sentence
 from vse_demo.app.rows import caption_row, image_row
-from vse_demo.app.service import Service
+from vse_demo.app.service import Photo, Service
 from vse_demo.app.turns import Turns
 from vse_demo.data.images import read_image
 from vse_demo.utils.files import FileError
@@ -137,7 +137,7 @@ class Actions:
         if not turns.show("captions", asked):
             return
         yield cards, gr.skip(), gr.skip()
-        why = self.explain_caption(query, found[0].item, asked) if found and not far else ""
+        why = self.explain_caption(query, found[0].item, asked) if found and not far else self.about(query, asked)
         mark = self.mark(query, IMAGE_LABEL) if mapped == model else gr.skip()
         current = turns.is_current("why caption", asked, "captions", asked)
         yield gr.skip(), why if current else gr.skip(), mark if turns.show("captions", asked) else gr.skip()
@@ -179,7 +179,7 @@ class Actions:
         """Why an image of the collection matches a query; only what it is, if the model gives no reasons."""
         photo = self.service.photo(name)
         if not self.service.gives_reasons(query.model):
-            return ""
+            return reasons.only_about(photo, searched)
         image = self.service.encode_image(self.read(name), query.model)
         usual = self.service.usual_score(query.model) if isinstance(query, TextQuery) else None
         return reasons.attribution(image.image, self.service.explain(image, query), usual, photo, searched)
@@ -187,11 +187,18 @@ class Actions:
     def explain_caption(self, image: ImageQuery, caption: str, searched: float) -> str:
         """Why a caption matches an image, and what that is if it is of the collection."""
         if not self.service.gives_reasons(image.model):
-            return ""
+            return self.about(image, searched)
         why = self.service.explain(image, self.service.encode_text(caption, image.model))
-        own = self.service.recognise(image)
-        photo = None if own is None else self.service.photo(own.name)
+        photo = self.photo_of(image)
         return reasons.attribution(image.image, why, self.service.usual_score(image.model), photo, searched)
+
+    def about(self, image: ImageQuery, searched: float) -> str:
+        """What an image is, if it is of the collection: its credit is there even if no caption is close."""
+        return reasons.only_about(self.photo_of(image), searched)
+
+    def photo_of(self, image: ImageQuery) -> Photo | None:
+        own = self.service.recognise(image)
+        return None if own is None else self.service.photo(own.name)
 
     def enlarge(self, event: gr.EventData) -> str:
         """-> an image of the collection in large."""

@@ -40,7 +40,7 @@ class Api:
 
     def find_images(self, sentence: Sentences, model: str = "", k: int = 5, base: str = "") -> list[Any]:
         """Find the k pictures nearest to an English sentence: name, cosine, whether it is the right one, path, address,
-        captions, author, licence and source."""
+        captions, author, licence and source, and whether anything is close."""
         k, model = self.check_k(k), self.check_model(model)
         return _each(sentence, lambda each: self.images(self.service.ask(each, None, model), k, base))
 

@@ -48,7 +48,7 @@ def ray_cluster(address: str = LOCAL, **options: Any) -> Iterator[Any]:
 
     Raises:
         ValueError: If the address is none, or if Ray is not installed; the message says how to have it.
-        ConnectionError: If there is no cluster at the address.
+        ConnectionError: If there is no cluster at the address, or none starts here.
     """
     check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anyone
@@ -63,8 +63,11 @@ def ray_cluster(address: str = LOCAL, **options: Any) -> Iterator[Any]:
     where = {"include_dashboard": False} if address == LOCAL else {"address": address}
     try:
         ray.init(**where, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except Exception as error:  # Ray has no name for a node that does not start in time
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if address == LOCAL:
+            reason = f"Ray did not start on this machine, which may be too busy for it: try again ({reason})"
+            raise ConnectionError(reason) from error
         raise ConnectionError(f"no Ray cluster at {address!r}: {reason}") from error
     try:
         yield ray

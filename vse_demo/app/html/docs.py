@@ -19,6 +19,7 @@ def docs_page(address: str, examples: dict[str, tuple[str, dict[str, Any], Any]]
     functions = []
     for name, (text, arguments, answer) in examples.items():
         shown = json.dumps(answer, indent=1, ensure_ascii=False)
+        shown = shown.replace('"url": "', f'"url": "{address}')  # the answers are kept, for callers of any address
         short = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]} …"
         python = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         functions.append(

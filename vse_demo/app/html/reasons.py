@@ -43,6 +43,11 @@ def attribution(
     )  # fmt: skip
 
 
+def only_about(photo: Photo | None, searched: float = 0) -> str:
+    """Show what an image of the collection is, with its credit, where no score is explained."""
+    return render("about.html", photo=photo, searched=searched) if photo else ""
+
+
 def _words(why: Attribution) -> list[dict[str, Any]]:
     most = max(1e-9, *np.abs(why.parts)) if len(why.parts) else 1.0
     return [
