@@ -407,6 +407,7 @@ def parts_of_the_page(text: str) -> list[str]:
         results.caption_cards(found),
         results.sample_cards([text], lambda name: name),
         reasons.attribution(read(text), explain(service_of(model), read(text), text), 0.3, photo),
+        reasons.only_about(photo),
         results.large_view(photo, text),
     ]
 
