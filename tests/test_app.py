@@ -57,11 +57,13 @@ OVERLAPS = """() => {  // pairs of parts of the page that lie on each other
     .filter(other => !one.contains(other) && !other.contains(one) && overlap(boxes.get(one), boxes.get(other)))
     .map(other => [one, other].map(each => each.outerHTML.slice(0, 120))));
 }"""
-PLACEHOLDER = """input => {  // its contrast with what is behind it, as WCAG measures it
+CONTRAST = """(element, part) => {  // of its text with what is behind it, as WCAG measures it
   const light = colour => colour.match(/[\\d.]+/g).slice(0, 3).map(each => each / 255)
     .map(each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)
     .reduce((sum, each, number) => sum + [0.2126, 0.7152, 0.0722][number] * each, 0);
-  const both = [getComputedStyle(input, '::placeholder').color, getComputedStyle(input).backgroundColor].map(light);
+  let behind = element;
+  while (getComputedStyle(behind).backgroundColor === 'rgba(0, 0, 0, 0)') behind = behind.parentElement;
+  const both = [getComputedStyle(element, part).color, getComputedStyle(behind).backgroundColor].map(light);
   return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
 }"""
 HASTE = """() => {  // two frames can be over before the page has drawn what it was told
@@ -726,7 +728,10 @@ def test_the_results_of_an_upload_are_on_the_first_screen_of_a_phone(phone: Page
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_tab_fits_every_width(browser: Browser, demo: Server, theme: str) -> None:
     for page in watched(browser, f"{demo.address}/?__theme={theme}", viewport=DESKTOP):
-        assert page.get_by_label("A sentence").evaluate(PLACEHOLDER) >= 4.5
+        assert page.get_by_label("A sentence").evaluate(CONTRAST, "::placeholder") >= 4.5
+        link, button = page.get_by_role("link", name="For programs"), page.get_by_role("button", name="Search").first
+        for text in (link, button, page.get_by_text("Model", exact=True).first):
+            assert text.evaluate(CONTRAST) >= 4.5, text
         search(page, CAPTION)
         for tab in ("Find pictures", "Find captions", "The space", "How it learned"):
             open_tab(page, tab)
