@@ -194,6 +194,12 @@ reveal("1.1", my_guess)
 # For a caption of the gallery we know the answer: the photo it was written for. So the result can be marked, a green
 # tick for its own photo and a cross for the others. Here we take the first caption that finds its own photo among the
 # nearest five. How often does that happen? Count it over all captions.
+#
+# **Guess first.** Of all captions, how many find their own photo among the five nearest? (a) Fewer than a third, (b) between
+# a third and two thirds, (c) more than two thirds.
+
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
 
 # %%
 image_ids = torch.from_numpy(gallery.image_ids)  # the photo of each caption
@@ -205,6 +211,8 @@ show_images(gallery.captions[chosen], right=int(image_ids[chosen]))
 share, chance = float(found.float().mean()), 5 / len(gallery.names)
 print(f"own photo among the five nearest: {share:.0%} of all captions; by guessing {chance:.0%}")
 assert share > 5 * chance
+seen = "a" if share < 1 / 3 else "b" if share < 2 / 3 else "c"
+reveal(seen, my_guess, "None of these photos was among those that the model learned from.")
 
 # %% [markdown]
 # Look at the crosses. What do they share with the sentence, and which word of it did they miss? Sometimes a cross is
@@ -215,6 +223,12 @@ assert share > 5 * chance
 #
 # The other way round it is the same product, read by column. Each photo has five captions of its own among all those
 # of the gallery. Here is the first photo that gets three of them right; how many get at least one?
+#
+# **Guess first.** The share of photos with a caption of their own among the five nearest, beside the share of captions that
+# you have just seen, is (a) clearly smaller, (b) within five points of it, (c) clearly larger.
+
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
 
 # %%
 per_photo = similarities.topk(5, dim=0).indices.T  # (photos, 5): the nearest captions
@@ -229,6 +243,8 @@ plt.show()
 at_least_one = float((own > 0).float().mean())
 print(f"at least one own caption among the five nearest: {at_least_one:.0%} of all photos")
 assert at_least_one > 0.5
+seen = "c" if at_least_one > share + 0.05 else "a" if at_least_one < share - 0.05 else "b"
+reveal(seen, my_guess, "A photo has five right answers, among five times as many candidates.")
 
 # %% [markdown]
 # `search_captions` takes any picture, also one of yours: `gallery.search_captions("my_photo.jpg")`.

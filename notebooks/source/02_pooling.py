@@ -38,7 +38,9 @@ features = np.array(
 words = ["a", "dog", "is", "running"]
 ranked = -np.sort(-features, axis=0)
 weights = np.array([0.5, 0.3, 0.2, 0.0])
+print("pooled:", weights @ ranked)
 
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 3, figsize=(10, 2.6), layout="constrained", width_ratios=(1, 1, 0.9))
 plots.plot_matrix(features, words, ["d1", "d2", "d3"], ax=axes[0], limits=(0, 9))
 axes[0].set_title("features: a row per word")
@@ -157,6 +159,7 @@ def share_of_each_row(features: torch.Tensor, k: int) -> torch.Tensor:
     return chosen.bincount(minlength=len(features)) / len(chosen)
 
 
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 4, figsize=(12, 2.3), layout="constrained")
 axes[0].imshow(photo)
 axes[0].set_title("the photo")
@@ -188,12 +191,20 @@ reveal(seen, my_guess, f"For max it is {half_from[1]} of {cell_count} cells, for
 #
 # The same question for words. The model reads *subwords*: `##` marks the rest of a word that its vocabulary does not
 # have whole, and `[CLS]` and `[SEP]` stand around every sentence. Each is a row like all others.
+#
+# **Guess first.** A fair share is one divided by the number of tokens, what the mean would give. With max, the token that is
+# heard most has (a) less than twice a fair share, (b) two to five times as much, (c) more than five times as much.
+
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
 
 # %%
 sentence = gallery.captions[0]
 tokens = model.tokenizer.tokens(sentence)
 with torch.inference_mode():
     text_features = model.text_encoder(*pad_tokens(model.tokenizer.encode([sentence])))[0]
+
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharex=True, sharey=True)
 for ax, k in zip(axes, (1, 5)):
     plots.plot_word_parts(tokens, 100 * share_of_each_row(text_features, k), ax=ax, helps_or_hurts=False)
@@ -201,15 +212,20 @@ for ax, k in zip(axes, (1, 5)):
     ax.set(xlabel="share of what is kept (%)", title=f"what {'max' if k == 1 else '5-max'} listens to")
 plt.show()
 
+# %%
 fair = 1 / len(tokens)
 print(f"a fair share is {fair:.1%}")
 for k, name in ((1, "max"), (5, "5-max")):
     shares = share_of_each_row(text_features, k)
     print(f"{name:5} gives a token from {float(shares.min()):.1%} to {float(shares.max()):.1%}")
-assert share_of_each_row(text_features, 1).max() > 1.5 * share_of_each_row(text_features, 5).max()
+heard = share_of_each_row(text_features, 1)
+assert heard.max() > 1.5 * share_of_each_row(text_features, 5).max()
+times = float(heard.max()) / fair
+seen = "a" if times < 2 else "b" if times <= 5 else "c"
+reveal(seen, my_guess, f"“{tokens[int(heard.argmax())]}” has {times:.1f} times a fair share.")
 
 # %% [markdown]
-# The dashed line is a fair share, what the mean would give. So max hears the words that stand out and is nearly deaf to
+# The dashed line is a fair share. So max hears the words that stand out and is nearly deaf to
 # the small ones. 5-max is fairer, yet not fair: its loudest token still has several times the say of its faintest.
 #
 # ## Does it matter?
@@ -218,6 +234,12 @@ assert share_of_each_row(text_features, 1).max() > 1.5 * share_of_each_row(text_
 # caption: is its **nearest other caption** one of the same photo? The more often, the more the pooled vector says about
 # the picture. (The model was trained with AdPool, the subject of the next lesson, so this compares poolings on features
 # that were made for another one. A model trained with each is in [lesson 7](07_evaluation.ipynb).)
+#
+# **Guess first.** Which of the poolings is ahead of all the others by more than three points of a hundred? (a) The mean,
+# (b) max, (c) neither of the two.
+
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
 
 # %%
 image_ids = torch.tensor(gallery.image_ids)
@@ -240,6 +262,9 @@ for name, parts in pooled.items():
     print(f"{name:7} {found[name]:.2f}")
 print(f"by guessing {4 / rivals:.3f}")
 assert min(found.values()) > 0.35 > 50 * 4 / rivals
+best, second = sorted(found, key=found.get)[:-3:-1]
+seen = {"mean": "a", "max": "b"}.get(best, "c") if found[best] > found[second] + 0.03 else "c"
+reveal(seen, my_guess, f"From the least to the most it is {min(found.values()):.2f} to {max(found.values()):.2f}.")
 
 # %% [markdown]
 # All are far above guessing. How far apart are they? The model was trained with AdPool, which listens to the mean *and* to

@@ -429,7 +429,7 @@ plt.show()
 #
 # An average over dimensions hides how much they differ. Here is each dimension of the token level as a row of colour.
 
-# %%
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
 for ax, name, traced in zip(axes, ("words of a caption", "cells of a photo"), (text_trace, image_trace)):
     weights = traced.token_weights.mean(0).T * traced.order.shape[1]  # (D, ranks)
@@ -440,6 +440,7 @@ for ax, name, traced in zip(axes, ("words of a caption", "cells of a photo"), (t
 figure.colorbar(shown, ax=axes, label="token weight (1 = mean pooling)")
 plt.show()
 
+# %%
 for traced in (text_trace, image_trace):
     ends = traced.token_weights.mean(0)[[0, -1]]  # (2, D): the first and the last rank
     prefer_large = float((ends[0] > ends[1]).float().mean())
@@ -584,6 +585,9 @@ reveal(seen, my_guess, "What stands out, stands out in the encoder's features, b
 names = ["007.jpg", "181.jpg", "247.jpg"]
 _, traced = model.image_pooling(encode_photos(names), return_trace=True)
 extras = [extra_weight(weights) for weights in traced.input_weights()]
+assert all(abs(float(extra.mean())) < 0.1 for extra in extras)  # what one cell gains another loses
+
+# %% tags=["drawing"]
 side = round(len(extras[0]) ** 0.5)
 limit = float(torch.stack(extras).abs().max())
 figure, axes = plt.subplots(2, 3, figsize=(9.6, 4.4), layout="constrained")
@@ -593,7 +597,6 @@ for column, (name, extra) in enumerate(zip(names, extras)):
     label = "more or less say (%)" if column == 2 else ""
     plots.plot_heat_map(gallery_photo(name), extra.view(side, side), axes[1, column], limit, label)
     axes[1, column].set_title(f"{extra.min():+.0f} % to {extra.max():+.0f} %".replace("-", "−"), fontsize=10)
-    assert abs(float(extra.mean())) < 0.1  # what one cell gains another loses
 plt.show()
 
 # %% [markdown]

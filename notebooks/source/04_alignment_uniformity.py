@@ -44,6 +44,7 @@ def circle(spread: float, gap: float, pairs: int = 12) -> tuple[np.ndarray, np.n
     return points(photo_angle), points(text_angle)
 
 
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 4, figsize=(12, 3.3), layout="constrained")
 for ax, spread, gap, title in (
     (axes[0], 1.0, 8, "aligned and uniform"),
@@ -328,6 +329,9 @@ assert torch.allclose(photos.norm(dim=1), torch.ones(len(photos)), atol=1e-3)
 
 similarities = texts @ photos.T  # (captions, photos)
 is_pair = image_ids[:, None] == torch.arange(len(photos))
+assert similarities[is_pair].mean() > similarities[~is_pair].mean() + 0.1
+
+# %% tags=["drawing"]
 figure, ax = plt.subplots(figsize=(7.5, 3.4), layout="constrained")
 bins = np.linspace(-0.4, 1, 71)
 ax.hist(similarities[~is_pair].numpy(), bins, density=True, color=plots.WRONG, alpha=0.6, label="other pairs")
@@ -336,7 +340,6 @@ ax.axvline(float(alignment(similarities, image_ids)), color=plots.RIGHT, lw=2, l
 ax.set(xlabel="similarity of a caption and a photo", yticks=[], title="True pairs stand out")
 ax.legend(frameon=False)
 plt.show()
-assert similarities[is_pair].mean() > similarities[~is_pair].mean() + 0.1
 
 # %% [markdown]
 # A number needs something to stand beside. We compare the space with three others: the same vectors, but each caption

@@ -17,6 +17,10 @@
 import csv
 import math
 
+from vse_demo import tune_process
+
+tune_process()  # what the programs of the library do first; it counts only before PyTorch is loaded
+
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -37,7 +41,6 @@ from vse_demo.shipped import read_log
 from vse_demo.teaching import check, quiz, reveal, sliders
 from vse_demo.utils.paths import shipped
 
-torch.set_num_threads(1)  # for tensors as small as these a second thread only waits
 EQUATION, CODE, CONTRAST = plots.PALETTE[4], plots.PALETTE[5], plots.RIGHT  # the three AdOpts, in all figures
 
 
@@ -49,7 +52,7 @@ EQUATION, CODE, CONTRAST = plots.PALETTE[4], plots.PALETTE[5], plots.RIGHT  # th
 # One caption, its own photo (green) and fifteen others of the batch, the hardest first. **K** is how many of them
 # take part. The rest (grey) is ignored in this step.
 
-# %%
+# %% tags=["drawing"]
 scores = np.array([0.52, 0.47, 0.44, 0.38, 0.33, 0.30, 0.26, 0.22, 0.19, 0.15, 0.12, 0.09, 0.06, 0.03, 0.01])
 figure, axes = plt.subplots(1, 3, figsize=(11, 2.8), layout="constrained", sharey=True)
 for ax, k, stage in zip(axes, (12, 4, 1), ("early", "later", "at the end")):
@@ -402,6 +405,8 @@ logs = {
     "code, larger model": read_log("small-minilm"),
 }
 small_log = logs["code, small model"]
+
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 2, figsize=(11, 3.9), layout="constrained")
 curves = {name: (log["step"], log["k"]) for name, log in logs.items()}
 plots.plot_curves(curves, "step", "K of 128", ax=axes[0], colours=(EQUATION, CODE, plots.IMAGE))
@@ -411,6 +416,7 @@ plots.plot_k_plane("official", ax=axes[1], path=(small_log["alignment"], uniform
 axes[1].set(title="The small run on the code's map")
 plt.show()
 
+# %%
 for name, log in logs.items():
     print(f"{name:22} K = {log['k'][0]:3.0f} at the first step, about {np.median(log['k'][-10:]):3.0f} at the end")
 assert logs["equation, small model"]["k"].min() > 100 and np.median(small_log["k"][-10:]) < 20
@@ -587,6 +593,7 @@ k_collapsed["contrast"] = read_space(one_point, "contrast")[2]
 print("K of 64 on one point:", " · ".join(f"{variant} {k}" for variant, k in k_collapsed.items()))
 print("K of 128 on one point: code", read_space(torch.ones(128, 128), "official")[2])
 
+# %% tags=["drawing"]
 every_k = np.arange(1, BATCH)
 figure, ax = plt.subplots(figsize=(7.5, 3.8), layout="constrained")
 for noise, colour in ((0.6, plots.RIGHT), (1.0, plots.IMAGE), (1.3, plots.WRONG)):
@@ -600,6 +607,7 @@ ax.minorticks_off()
 ax.legend(frameon=False, loc="upper left")
 plt.show()
 
+# %%
 k = k_collapsed["official"]
 assert room(0.6)[0] > 1  # easy: even a single negative escapes
 assert room(1.0)[0] < 1 < room(1.0)[k - 1]  # harder: one falls in, AdOpt escapes

@@ -207,17 +207,21 @@ for caption, place in zip(batch.captions, batch.image_ids.tolist()):
 # %%
 generator, random = torch.Generator().manual_seed(0), np.random.default_rng(0)
 kept = kept_features(3, 49, config.feature_dropout, generator)
+three = batch.captions[:3]
+dropped = [drop_words(pairs.sentences[caption], config.word_dropout, model.tokenizer, random) for caption in three]
+print(f"cells of a photo that a step sees: {kept.shape[1]} of 49")
+
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 3, figsize=(9.5, 3.9), layout="constrained")
-for ax, caption, places in zip(axes, batch.captions, kept):
+for ax, caption, tokens, places in zip(axes, three, dropped, kept):
     photo = read_image(train_split.images[int(train_split.image_ids[caption])]).resize((224, 224))
     veil = np.ones((7, 7))
     veil.flat[places.numpy()] = 0
     ax.imshow(photo)
     ax.imshow(np.ones((7, 7)), cmap="gray", vmin=0, vmax=1, alpha=0.9 * veil, extent=(0, 224, 224, 0))
     ax.set(xticks=[], yticks=[], frame_on=False)
-    tokens = drop_words(pairs.sentences[caption], config.word_dropout, model.tokenizer, random)
-    seen = " ".join("___" if token == 1 else model.tokenizer.words[token - 2] for token in tokens)
-    ax.set_xlabel(textwrap.fill(seen, 36))
+    words = " ".join("___" if token == 1 else model.tokenizer.words[token - 2] for token in tokens)
+    ax.set_xlabel(textwrap.fill(words, 36))
 figure.suptitle("Three pairs as one step sees them (___ is a masked or unknown word)")
 plt.show()
 
@@ -376,6 +380,9 @@ assert same
 # %%
 columns = ("step", "loss_t2i", "loss_i2t", "k", "alignment", "uniformity")
 steps = {name: {key: np.array([row[key] for row in rows_with(name, "loss")]) for key in columns} for name in runs}
+assert abs(np.mean(steps["hardest only"]["loss_t2i"][-20:]) - 0.2) < 0.1
+
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained", sharex=True)
 for ax, colour, (name, log) in zip(axes, plots.PALETTE, steps.items()):
     ax.plot(log["step"], (log["loss_t2i"] + log["loss_i2t"]) / 2, color=colour)
@@ -383,14 +390,17 @@ for ax, colour, (name, log) in zip(axes, plots.PALETTE, steps.items()):
 axes[1].axhline(0.2, color="black", ls=":", lw=1)
 axes[1].text(axes[1].get_xlim()[1] * 0.95, 0.19, "the margin", ha="right", va="top")
 plt.show()
-assert abs(np.mean(steps["hardest only"]["loss_t2i"][-20:]) - 0.2) < 0.1
 
 # %% [markdown]
 # **Recall.** What we are after: how many captions find their photo among the first 1, 5 or 10 of the 41. The dotted lines
-# are chance. AdOpt's R@10 ends above twice that, the other's below (asserted below the figure). Below twice is still more
+# are chance. AdOpt's R@10 ends above twice that, the other's below (asserted here). Below twice is still more
 # than chance: where all similarities are nearly the same, their last digits tell a little.
 
-# %% tags=["figure-varies"]
+# %%
+last = {name: rows_with(name, "rsum")[-1] for name in runs}
+assert last["AdOpt"]["t2i_r10"] > 2 * 100 * 10 / len(val_split) > last["hardest only"]["t2i_r10"]
+
+# %% tags=["drawing", "figure-varies"]
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", sharey=True)
 for ax, name in zip(axes, runs):
     validations = rows_with(name, "rsum")
@@ -402,8 +412,6 @@ for ax, name in zip(axes, runs):
 axes[0].set_ylabel("captions that find their photo (%)")
 axes[0].legend(frameon=False, loc="upper left")
 plt.show()
-last = {name: rows_with(name, "rsum")[-1] for name in runs}
-assert last["AdOpt"]["t2i_r10"] > 2 * 100 * 10 / len(val_split) > last["hardest only"]["t2i_r10"]
 
 # %% [markdown]
 # **K.** AdOpt starts with many negatives and takes fewer as the space gets better. The other run has K = 1 from the first
@@ -434,7 +442,10 @@ s = np.array([0.0, 0.2, 0.4])
 uniform = np.log(np.exp(s).mean())
 print(f"mean {s.mean():.3f} < uniformity {uniform:.3f}")
 assert s.mean() < uniform
+gap = {name: float((log["alignment"] - log["uniformity"])[-20:].mean()) for name, log in steps.items()}
+assert gap["AdOpt"] > 3 * abs(gap["hardest only"])
 
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", sharey=True)
 for ax, (name, log) in zip(axes, steps.items()):
     ax.plot(log["step"], log["alignment"], color=plots.RIGHT, label="true pairs (alignment)")
@@ -446,23 +457,26 @@ axes[0].legend(frameon=False, loc="upper left")
 axes[1].text(75, 0.6, "both lines, one on the other", ha="center", va="top")
 figure.suptitle("Retrieval lives on the gap between true pairs and all pairs")
 plt.show()
-gap = {name: float((log["alignment"] - log["uniformity"])[-20:].mean()) for name, log in steps.items()}
-assert gap["AdOpt"] > 3 * abs(gap["hardest only"])
 
 # %% [markdown]
 # High alignment alone means nothing. If everything moves to one spot, true pairs are very similar, and so is all
 # the rest.
 #
 # The same story as pictures: similarities of the 41 validation photos (columns) with their captions (rows), before
-# training, after our two epochs by hand, and at the end. Bright is more similar than the average. At first there are
-# stripes: some photos are near *all* captions. In the end a bright diagonal stands out. It has holes: those are photos that
-# the model gets wrong. Two numbers say the same: how much of a matrix the stripes explain, and how far the diagonal stands
-# out.
+# training, after our two epochs by hand, and at the end. Bright is more similar than the average.
+#
+# **Guess first.** Before training you will see mostly (a) noise without a pattern, (b) stripes from top to bottom, (c) a
+# faint diagonal.
 
-# %% tags=["figure-varies"]
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
+
+# %%
 best = {name: VSE.from_pretrained(work / name / "best") for name in runs}
 snapshots.append(validation_similarities(best["AdOpt"]))
 labels = ["before training", "after 2 epochs", f"best of {config.epochs} epochs"]
+
+# %% tags=["drawing", "figure-varies"]
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
 for ax, label, matrix in zip(axes, labels, (snapshots[0], snapshots[2], snapshots[3])):
     centred = matrix - matrix.mean()
@@ -471,6 +485,11 @@ for ax, label, matrix in zip(axes, labels, (snapshots[0], snapshots[2], snapshot
     ax.set(title=label, xlabel="photo", ylabel="captions of photo", xticks=[], yticks=[])
 plt.show()
 
+# %% [markdown]
+# A stripe is a photo that is near *all* captions, or far from all. The diagonal holds the true pairs; its holes are photos
+# that the model gets wrong. Two numbers say what the eye sees: how much of a matrix the stripes explain, and how far the
+# diagonal stands out.
+
 # %%
 stripes = [float(matrix.mean(0).var() / matrix.var()) for matrix in snapshots]  # 1: nothing but stripes
 diagonal = [float((matrix.diagonal().mean() - matrix.mean()) / matrix.std()) for matrix in snapshots]
@@ -478,13 +497,15 @@ print("stripes explain most of it before training:", stripes[0] > 0.8, "· at th
 print("the diagonal stands out before training:", diagonal[0] > 0.5, "· at the end:", diagonal[-1] > 0.5)
 assert stripes[0] > 0.8 > 0.5 > stripes[-1]
 assert diagonal[0] < 0.5 < 1 < diagonal[-1]
+seen = "b" if stripes[0] > 0.5 else "c" if diagonal[0] > 0.5 else "a"
+reveal(seen, my_guess, "See the left panel: the model has not learned yet what belongs together.")
 
 # %% [markdown]
 # With the slider you can look at one photo at a time, every third of them: how similar its captions are to each of the 41
 # photos, before and after.
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["drawing", "nbval-ignore-output"]
 def show_row(photo: int) -> None:
     _, axes = plt.subplots(1, 2, figsize=(10, 2.6), layout="constrained", sharey=True)
     for ax, label, matrix in zip(axes, (labels[0], labels[2]), (snapshots[0], snapshots[3])):
@@ -502,6 +523,12 @@ sliders(show_row, [3], photo=range(0, len(val_split), 3))
 # RSUM is the sum of six recalls and ends at 600. A number needs company. Below are four references: pure chance (random
 # vectors), the same run with **another seed**, the shipped model, which has seen thousands of photos but none of these,
 # all three on the same 41 photos, and our model on its own training photos.
+#
+# **Guess first.** On its own training photos the RSUM of our model is (a) about the same as on new photos, (b) higher, but
+# below that of the shipped model on new photos, (c) even above that.
+
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
 
 # %%
 val_image_ids = torch.from_numpy(val_split.image_ids)
@@ -544,6 +571,8 @@ results = {
     "the shipped model": rsum_shipped,
     "yours, AdOpt, on its training photos": rsum_train,
 }
+
+# %% tags=["drawing"]
 figure, ax = plt.subplots(figsize=(8, 3.2), layout="constrained")
 colours = ["#BBBBBB", plots.PALETTE[1], plots.PALETTE[0], plots.PALETTE[0], plots.RIGHT, "white"]
 bars = ax.barh(list(results), list(results.values()), color=colours, edgecolor=["none"] * 5 + [plots.PALETTE[0]])
@@ -563,6 +592,8 @@ print("another seed moves RSUM by less than AdOpt's lead:", seeds_apart < ahead)
 assert rsum["AdOpt"] > 1.5 * chance
 assert rsum_shipped > rsum["AdOpt"] > rsum["hardest only"] and seeds_apart < ahead
 assert rsum_train > rsum["AdOpt"] + 100  # though there are four times as many
+seen = "c" if rsum_train > rsum_shipped else "b" if rsum_train > rsum["AdOpt"] + 50 else "a"
+reveal(seen, my_guess, "Compare the white bar with the green one above it.")
 
 # %% [markdown]
 # What to make of it:

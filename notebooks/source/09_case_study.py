@@ -61,7 +61,10 @@ assert ranks[success] == 1 and margin[success] > 0 > margin[failure]
 # %%
 photo = gallery_photo(gallery.names[image_ids[success]])
 found = explain(model, photo, gallery.captions[success])
+assert abs(float(found.image.parts.sum()) - found.score) < 1e-4
+assert abs(float(found.text.parts.sum()) - found.score) < 1e-4
 
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 3, figsize=(13, 4.6), layout="constrained", width_ratios=(1, 1, 0.9))
 axes[0].imshow(photo)
 axes[0].axis("off")
@@ -69,8 +72,6 @@ axes[0].set_title("the photo")
 plots.plot_heat_map(photo, found.heat_map, ax=axes[1], label="part of the score").set_title("what its cells bring")
 plots.plot_word_parts(found.words, found.text.parts, ax=axes[2]).set_title("what the words bring")
 plt.show()
-assert abs(float(found.image.parts.sum()) - found.score) < 1e-4
-assert abs(float(found.text.parts.sum()) - found.score) < 1e-4
 
 # %%
 side = found.heat_map.shape[0]
@@ -136,9 +137,9 @@ reveal(
 )
 
 # %% [markdown]
-# That is the lesson of this figure. The dogs come earlier than by chance, so the model knows something of dogs. But dozens of
-# photos without one come between: the sentence speaks of other things as well, and they count too. A first place says that
-# *this* photo fits the whole sentence best, not that any one word of it was understood. A single success, chosen for its
+# That is the lesson of this figure. Compare the places of the dogs with chance: so much does the model know of dogs. And look
+# at what comes between them: the sentence speaks of other things as well, and they count too. A first place says that *this*
+# photo fits the whole sentence best, not that any one word of it was understood. A single success, chosen for its
 # margin, shows what a model can do at its best, not how it works.
 #
 # The other way round: the photo of the cyclists looks for its five captions.
@@ -201,7 +202,7 @@ print("pooled:", pooled.round(2), " parts:", dict(zip(words, parts.round(3).toli
 assert np.allclose(pooled, [3, 4]) and np.allclose(parts, [0.044, 0.352, 0.564])
 assert np.isclose(parts.sum(), 0.96)
 
-# %%
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 4, figsize=(12, 2.4), layout="constrained", width_ratios=(1, 1, 1, 1.2))
 least, most = features.min(), features.max()  # one scale for all three
 for ax, values, title in zip(axes, (features, weights, weights * features), ("features", "weights", "their product")):
@@ -306,6 +307,7 @@ table = cells @ pieces.T  # (cells, pieces)
 assert torch.allclose(table.sum(dim=1), cell_parts, atol=1e-4)
 assert torch.allclose(table.sum(dim=0), word_parts, atol=1e-4)
 
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
 for ax, piece in zip(axes, word_parts.topk(3).indices.tolist()):
     label = "part of the score" if ax is axes[2] else ""
@@ -378,7 +380,10 @@ own_photo, wrong_photo = (gallery_photo(gallery.names[number]) for number in (im
 with_own = explain(model, own_photo, gallery.captions[failure])
 with_wrong = explain(model, wrong_photo, gallery.captions[failure])
 difference = with_own.text.parts - with_wrong.text.parts
+assert abs(float(difference.sum()) - (with_own.score - with_wrong.score)) < 1e-4
+assert with_own.score < with_wrong.score
 
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained", width_ratios=(1, 1, 0.9))
 limit = float(max(abs(told.heat_map).max() for told in (with_own, with_wrong)))
 plots.plot_heat_map(own_photo, with_own.heat_map, axes[0], limit).set_title("its own photo", color=plots.RIGHT)
@@ -387,8 +392,8 @@ axes[1].set_title("the photo that won", color=plots.WRONG)
 plots.plot_word_parts(with_own.words, difference, ax=axes[2]).set_title("own photo minus winner")
 axes[2].set_xlabel(f"difference of the parts (they sum to {float(difference.sum()):.2f})")
 plt.show()
-assert abs(float(difference.sum()) - (with_own.score - with_wrong.score)) < 1e-4
-assert with_own.score < with_wrong.score
+
+# %%
 most = [with_own.words[piece] for piece in difference.argsort()[:3]]
 behind = int((difference < 0).sum())
 print(f"{behind} of {len(difference)} pieces prefer the wrong photo; furthest behind: {', '.join(most)}")
@@ -421,9 +426,15 @@ assert shares[1] > shares[0] - 0.05  # longer captions are not clearly harder
 #
 # The split is exact, but it is a split over **rows**, and a row is more than the cell or the word it is named after.
 #
-# **A cell has seen its neighbours.** Each cell stands for a square of 32 × 32 pixels, but the convolutions before it
-# look much further. Test: paint *one* square of a photo grey, and see which cells change. To see the rule and not the
+# **A cell has seen more than its square.** Each cell stands for a square of 32 × 32 pixels, but the convolutions before it
+# look further. Test: paint *one* square of a photo grey, and see which cells change. To see the rule and not the
 # photo, take the mean over six photos.
+#
+# **Guess first.** Besides the painted cell, clearly changed are (a) at most the eight cells around it, (b) more than these, but
+# less than half of all, (c) more than half of all.
+
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
 
 # %%
 size = model.config.image_size  # the model squeezes every photo to a square
@@ -438,18 +449,20 @@ with torch.inference_mode():
     before, after = model.read_image_features(squares), model.read_image_features(painted)
 change = ((after - before).norm(dim=2) / before.norm(dim=2).mean(dim=1, keepdim=True)).mean(dim=0).view(side, side)
 
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.7), layout="constrained")
 axes[0].imshow(painted[0])
 axes[0].set_title("one square is painted grey")
 shown = axes[1].imshow(change, cmap="cividis", vmin=0)
 axes[1].add_patch(plt.Rectangle((middle - 0.5, middle - 0.5), 1, 1, fill=False, ec=plots.WRONG, lw=2.5))
-axes[1].set_title("many cells change")
+axes[1].set_title("how much each cell changes")
 figure.colorbar(shown, ax=axes[1], label="change (1 = length of a mean cell)")
 for ax in axes:
     ax.set_xticks([])
     ax.set_yticks([])
 plt.show()
 
+# %%
 around = slice(middle - 1, middle + 2)
 sides = [
     float(part.mean())
@@ -460,9 +473,12 @@ sides = [
         change[middle + 1, around],
     )
 ]
-print(f"cells that change by more than 0.05: {int((change > 0.05).sum())} of {side * side}")
+changed = int((change > 0.05).sum())
+print(f"cells that change by more than 0.05: {changed} of {side * side}")
 print("mean change left, right, above, below:", *(f"{value:.2f}" for value in sides))
-assert int((change > 0.05).sum()) > 40  # far more than the square itself
+assert changed > 40  # far more than the square itself
+seen = "a" if changed <= 9 else "b" if changed < side * side / 2 else "c"
+reveal(seen, my_guess, "Clearly is here: by more than a twentieth of the length of a mean cell.")
 
 # %% [markdown]
 # So a green cell means "the feature *at this place* helped", and that feature may describe what is beside it. Nor need the
@@ -503,6 +519,12 @@ print("\n".join(lines))
 #
 # Here is a counterfactual for cells. Leave cells out of the pooling, those with the largest parts first, and watch the
 # score. If the parts meant nothing, the order would not matter.
+#
+# **Guess first.** Without the quarter of the cells that brought the most, the score loses (a) about as much as they brought,
+# (b) about half of that, (c) less than a quarter of that.
+
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
 
 
 # %%
@@ -525,10 +547,14 @@ orders = {
     "largest part first": cell_parts.argsort(descending=True),
 }
 curves = {name: (counts, [score_without(order, count) for count in counts]) for name, order in orders.items()}
+
+# %% tags=["drawing"]
 ax = plots.plot_curves(curves, f"cells left out, of {len(cell_parts)}", "score of the success")
-ax.set_title("Cells with large parts matter most, and can mostly be spared")
+ax.set_title("Cells with large parts matter most")
 ax.set_ylim(0, None)
 plt.show()
+
+# %%
 lost = {name: 1 - np.array(scores) / scores[0] for name, (_, scores) in curves.items()}
 print(f"share of the score that is lost without {counts[4]} and without {counts[10]} cells:")
 for name, values in lost.items():
@@ -536,12 +562,20 @@ for name, values in lost.items():
 others = [lost[name][10] for name in ("smallest part first", "in random order")]
 assert lost["largest part first"][10] > max(others) + 0.05
 assert lost["largest part first"][4] < 0.05 and lost["largest part first"][10] < 0.25
+brought = float(cell_parts.topk(counts[4]).values.sum() / cell_parts.sum())
+missed = lost["largest part first"][4] / brought
+seen = "a" if missed > 0.75 else "b" if missed > 0.25 else "c"
+reveal(
+    seen,
+    my_guess,
+    f"They brought {brought:.0%} of the score, and without them {lost['largest part first'][4]:.0%} is lost.",
+)
 
 # %% [markdown]
-# The order matters: leaving out the cells with the largest parts costs the most. But it costs little. Without a quarter of
-# the cells, those with the *largest* parts, nearly all of the score is still there; without more than half of them, most of
-# it. The cells that are left take over the weight, and each has seen its neighbours. So a part tells where a score came
-# from, and not what would be without it. (This is one photo, of course, and the easiest.)
+# The order matters: leaving out the cells with the largest parts costs the most. Compare what they cost with what they
+# brought, for a quarter of the cells and for more than half of them. The cells that are left take over the weight, and each
+# has seen its neighbours. So a part tells where a score came from, and not what would be without it. (This is one photo, of
+# course, and the easiest.)
 #
 # ## Part and counterfactual, for many words
 #
@@ -585,7 +619,9 @@ def compare(sentence: str, image_vector: torch.Tensor) -> list[tuple[float, floa
 sample = range(0, len(gallery.captions), len(gallery.captions) // 30)
 by_caption = [compare(gallery.captions[caption], gallery.image_vectors[image_ids[caption]]) for caption in sample]
 part, without_row, without_word = np.concatenate(by_caption).T
+print("words:", len(part))
 
+# %% tags=["drawing"]
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharex=True, sharey=True)
 for ax, lost, title in zip(axes, (without_row, without_word), ("out of the pooling", "out of the sentence")):
     ax.axline((0, 0), slope=1, color="#777777", lw=1, label="lost = part")

@@ -304,6 +304,12 @@ reveal("10.1", my_guess)
 # Without interaction a photo is encoded and pooled once. For a query, what is left is a dot product. A late interaction can
 # keep the cells (many times as many numbers), but has to compare all words with all cells for each pair. An early one can
 # keep nothing: the network runs for each pair. We measure pairs per second, on this machine, now.
+#
+# **Guess first.** In a second, a model without interaction compares (a) some ten times, (b) some hundred times, (c) more than
+# a thousand times as many pairs as the late interaction.
+
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
 
 
 # %% tags=["nbval-ignore-output"]
@@ -346,6 +352,9 @@ assert (
     speed["none: AdPool, cosine"] > 10 * speed["late: SCAN"]
     and speed["none: AdPool, cosine"] > 10 * speed["early: cross-encoder"]
 )
+times = speed["none: AdPool, cosine"] / speed["late: SCAN"]
+seen = "c" if times > 1000 else "b" if times > 30 else "a"
+reveal(seen, my_guess, "One dot product is left for each pair, instead of every word with every cell.")
 
 # %% [markdown]
 # ## Two stages
@@ -353,6 +362,12 @@ assert (
 # A fast model finds n candidates, a slow one puts only these in order. With n = 1 that is the fast model alone, with all
 # photos the slow one alone. The slow model can only reorder what the fast one found: **R@1 of the whole can never be higher
 # than R@n of the first stage**. Here the fast one is our bi-encoder head, and either of the others comes second.
+#
+# **Guess first.** The cross-encoder puts ten candidates in order. Compared with the first stage alone, R@1 (a) rises by more
+# than five points, (b) changes by less than that, (c) falls by more.
+
+# %% tags=["guess"]
+my_guess = ...  # "a", "b" or "c"
 
 
 # %%
@@ -367,15 +382,19 @@ def recall(similarities: torch.Tensor, k: int) -> float:
     return float(100 * (retrieval_ranks(similarities, belongs)[1] <= k).float().mean())
 
 
-# %% tags=["figure-varies"]
+# %%
 first = scores["none: AdPool, cosine"]
 candidates = [1, 2, 5, 10, 20, 50, len(new)]
-figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-for name, colour in (("late: SCAN", LATE), ("early: cross-encoder", EARLY)):
-    curve = [recall(two_stages(first, scores[name], n), 1) for n in candidates]
-    ax.plot(candidates, curve, "o-", color=colour, label=f"then {name}")
-    assert np.isclose(curve[0], recall(first, 1)) and np.isclose(curve[-1], recall(scores[name], 1))
 ceiling = [recall(first, n) for n in candidates]
+curves = {name: [recall(two_stages(first, scores[name], n), 1) for n in candidates] for name in list(heads)[1:]}
+for name, curve in curves.items():
+    assert np.isclose(curve[0], recall(first, 1)) and np.isclose(curve[-1], recall(scores[name], 1))
+    assert all(reached <= top + 1e-6 for reached, top in zip(curve, ceiling))
+
+# %% tags=["drawing", "figure-varies"]
+figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+for (name, curve), colour in zip(curves.items(), (LATE, EARLY)):
+    ax.plot(candidates, curve, "o-", color=colour, label=f"then {name}")
 ax.plot(candidates, ceiling, "--", color="#888888", label="ceiling: R@n of the first stage")
 ax.axhline(recall(first, 1), color=NONE, lw=1, label="first stage alone")
 ax.set(xscale="log", xlabel="n, candidates of the first stage", ylabel="R@1, text → image (%)", ylim=(0, 105))
@@ -383,22 +402,22 @@ ax.set_xticks(candidates, [str(n) for n in candidates])
 ax.minorticks_off()
 ax.legend(frameon=False, fontsize=9)
 plt.show()
-for n, top in zip(candidates, ceiling):
-    assert all(recall(two_stages(first, scores[name], n), 1) <= top + 1e-6 for name in heads)
 
 # %%
-late_gain, early_gain = (recall(two_stages(first, scores[name], 10), 1) - recall(first, 1) for name in list(heads)[1:])
+late_gain, early_gain = (curve[candidates.index(10)] - recall(first, 1) for curve in curves.values())
 print("ten candidates, ordered by the cross-encoder: fewer right than by the first stage alone:", early_gain < -5)
 print("ten candidates, ordered by SCAN: within ten points of the first stage alone:", abs(late_gain) < 10)
 assert early_gain < -5 and abs(late_gain) < 10
+seen = "a" if early_gain > 5 else "c" if early_gain < -5 else "b"
+reveal(seen, my_guess, "At n = 10, compare its curve with the line of the first stage alone.")
 
 # %% [markdown]
-# So here a second stage **brings little, or does harm**. SCAN orders about as well as the first stage: it adds a few points at
-# best, which one seed cannot tell from luck. The cross-encoder orders worse, so every candidate more that it may move costs
-# right answers. Two stages are an offer: the quality of the second for the price of the first. It is worth taking only where
-# the second one *is* clearly better on the candidates, and on this budget of 166 photos neither is. (The runs on 2,000 photos say the same, at the end of
-# [`assets/runs/compare`](../assets/runs/compare/README.md): in two stages a method reaches about its own R@1, be it more or
-# less than that of the first stage.)
+# Two stages are an offer: the quality of the second for the price of the first. It is worth taking only where the second one
+# **is clearly better on the candidates**. One that orders them about as well as the first adds a few points at best, which one
+# seed cannot tell from luck. One that orders them worse costs right answers, the more the more it may move. Which of the two
+# curves is which? Remember the budget of 166 photos. (The runs on 2,000 photos, at the end of
+# [`assets/runs/compare`](../assets/runs/compare/README.md), say: in two stages a method reaches about its own R@1, be it more
+# or less than that of the first stage.)
 #
 # In the library this is one call. `rerank` takes what was found and a model that orders it: one that interacts, or any other.
 # Here a second *bi-encoder* orders what the first found (an ensemble in two stages):

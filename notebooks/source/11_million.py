@@ -152,6 +152,8 @@ for count in probes:
     for query in queries[:50]:
         search_groups(query, count)
     latency[count] = 1000 * (time.perf_counter() - start) / 50
+
+# %% tags=["drawing", "nbval-ignore-output"]
 figure, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
 ax.plot(list(latency.values()), list(recall.values()), "o-", color=plots.IMAGE)
 for count in probes:
