@@ -2,7 +2,8 @@
 
     python scripts/ship_model.py runs/joint runs/again --flickr data/flickr30k --coco data/coco --minutes 80 70
 
-takes the models of the last run; each run but the first went on from the one before it (`--start`). It writes `assets/models/` (both models), `assets/indexes/` (the photo gallery as each sees it), `assets/maps/`, and
+takes the models of the last run; each run but the first went on from the one before it (`--start`). It writes
+`assets/models/` (both models), `assets/indexes/` (the photo gallery as each sees it), `assets/maps/`, and
 `assets/runs/shipped-*.json` and `.csv`. The figures in the cards, and what scores mean (`calibration.json`), are those
 of the files as they are shipped, read back and measured.
 """
@@ -48,9 +49,10 @@ CARD = """\
 (28,655 captions; Young et al., 2014); photos for research use. No photo or caption is part of this model.
 - `scripts/train_joint.py` trained both models together (seed 0; {steps} steps of 192 photos, {minutes} minutes on one \
 CPU core while the other was busy); {runs}rates, crops and phases: `scripts/joint/learner.py`; log: \
-`assets/runs/{run}.csv`, validations: `.json`. The log has steps 1 to 9 of the first run too, which the script no longer \
-writes. Until 70 % of a run: InfoNCE over all negatives with targets softened by MiniLM's view of the captions; then \
-AdOpt by the authors' code in equal parts with that, and what both models say together as a further target.
+`assets/runs/{run}.csv`, validations: `.json`. The log has steps 1 to 9 of the first run too, which the script no \
+longer writes. Until 70 % of a run: InfoNCE over all negatives with targets softened by MiniLM's view of the \
+captions; then AdOpt by the authors' code in equal parts with that, and what both models say together as a further \
+target.
 - **MiniLM had seen Flickr30K and COCO captions in its own training** (text pairs, no photos), so figures flatter \
 models that use it, as an encoder or as a teacher, beside models that do not.
 - Never looked at: any test photo of Flickr8k, Flickr30K or COCO. The recipe was chosen and the run watched on the two \

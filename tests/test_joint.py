@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -16,6 +17,7 @@ from transformers import BertConfig, BertModel
 from vse_demo.utils.files import write_json
 
 sys.path.insert(0, str(ROOT / "scripts"))
+import ship_model
 import train_joint
 from joint.late_stages import FROZEN_STAGES, Depthwise, late_features
 from joint.learner import MODEL
@@ -152,3 +154,28 @@ def test_a_run_goes_on_from_its_checkpoint_and_its_log_has_each_step_once(argume
     assert run.learner.steps > 1
     steps = [json.loads(line)["step"] for line in (out / "log.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
+
+
+@pytest.mark.slow
+def test_a_run_begins_with_the_models_of_another_and_their_logs_are_joined(arguments, tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    monkeypatch.setattr(sys, "argv", ["train_joint.py", *arguments, f"--out={first}"])
+    train_joint.main()
+    monkeypatch.setattr(sys, "argv", ["train_joint.py", *arguments, f"--out={second}", f"--start={first}"])
+    run = train_joint.JointRun(train_joint.parse_arguments())
+    assert run.learner.steps == 0
+    for name, model in run.learner.models.items():
+        stored = load_file(first / name / "model.safetensors")
+        for key, value in model.state_dict().items():
+            assert torch.equal(value, stored[key]), key
+    for key, value in run.learner.models.named_parameters():
+        assert torch.equal(run.learner.average.get(key, value), value), key
+    assert not (second / "maps.npy").exists()  # those of the first run are used
+    assert torch.equal(torch.from_numpy(run.teacher), torch.from_numpy(np.load(first / "teacher.npy")))
+    run.train(1e-6)
+    rows = ship_model.read_logs([first, second])
+    assert [row["step"] for row in rows if "validation" in row] == [1, 2]
+
+    write_json(first / "bigru" / "vocabulary.json", run.learner.bigru.tokenizer.words[::-1])
+    with pytest.raises(SystemExit, match="knows other words"):
+        run.learner.load(first)
