@@ -3,13 +3,13 @@
     python scripts/pretrained.py --out pretrained
     python scripts/train_joint.py --coco data/coco --flickr data/flickr30k --pretrained pretrained --out runs/joint \\
         --more-captions captions_without_photos.json --minutes 80
-    python scripts/train_joint.py … --start runs/joint --out runs/again --minutes 70
+    python scripts/train_joint.py … --start runs/joint --frozen-stages 4 --out runs/again --minutes 80
 
-Stem and stages 0 to 4 of EfficientNet-Lite2 stay frozen; their maps at 288 px, plain and mirrored, are computed once
-(6.5 GB in `--out`). Stages 5 and 6 learn, with crops of the maps, together with MiniLM's last four layers, a BiGRU with
-character n-grams, and the projections and poolings of both. Each batch is of one data set, so that negatives are hard.
-The learning rate follows the time that is left of `--minutes`. Every ten minutes both averages are validated and a
-checkpoint is written, from which `--resume` goes on. At the end OUT/minilm and OUT/bigru are whole models. `--start`
+Stem and first stages of EfficientNet-Lite2 stay frozen; their maps at 288 px, plain and mirrored, are computed once
+(5 to 7 GB in `--out`). The other stages learn, with crops of the maps, together with MiniLM's last four layers, a BiGRU
+with character n-grams, and the projections and poolings of both. Each batch is of one data set, so that negatives are
+hard. The learning rate follows the time that is left of `--minutes`. Every ten minutes both averages are validated and
+a checkpoint is written, from which `--resume` goes on. At the end OUT/minilm and OUT/bigru are whole models. `--start`
 begins with the models of a run that has ended, at the full learning rate again, and uses what it computed. What is
 computed once belongs to these photos and captions: for others take another OUT. `--more-captions` is a file in
 Karpathy's layout with captions of photos that are not here; the BiGRU begins with these.
@@ -27,7 +27,6 @@ if __name__ == "__main__":
     tune_process()  # before PyTorch is loaded
 import numpy as np
 import torch
-from joint.late_stages import FROZEN_STAGES
 from joint.learner import Batch, Learner
 from joint.photos import frozen_maps, read_photos
 from safetensors import safe_open
@@ -57,6 +56,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=80, help="of training, validation not counted")
     parser.add_argument("--batch-size", type=int, default=192)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--frozen-stages", type=int, default=5, help="of the backbone, after its stem")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--start", type=Path, help="OUT of a run that has ended")
     return parser.parse_args()
@@ -78,14 +78,15 @@ class JointRun:
 
     def __init__(self, chosen: argparse.Namespace):
         self.out, self.batch_size = chosen.out, chosen.batch_size
-        self.photos = read_photos(chosen.coco, chosen.flickr)
+        self.photos, stages = read_photos(chosen.coco, chosen.flickr), chosen.frozen_stages
         self.more = read_captions(chosen.more_captions)
         captions = [text for own in self.photos.captions[: self.photos.training] for text in own]
-        self.learner = Learner(chosen.pretrained, captions + [text for own in self.more for text in own])
+        self.learner = Learner(chosen.pretrained, captions + [text for own in self.more for text in own], stages)
         self.random = np.random.default_rng(0)
         backbone, files, computed = self.learner.backbone, self.photos.files, chosen.start or self.out
-        self.plain = frozen_maps(backbone, files, computed / "maps.npy")
-        self.mirrored = frozen_maps(backbone, files[: self.photos.training], computed / "mirrored.npy", mirrored=True)
+        self.plain = frozen_maps(backbone, stages, files, computed / f"maps{stages}.npy")
+        files, path = files[: self.photos.training], computed / f"mirrored{stages}.npy"
+        self.mirrored = frozen_maps(backbone, stages, files, path, mirrored=True)
         self.teacher = teacher_vectors(self.learner, captions, computed / "teacher.npy")
         if chosen.start is not None:  # after the teacher, which is MiniLM as it was before any photo
             self.learner.load(chosen.start)
@@ -169,7 +170,7 @@ class JointRun:
         net = self.learner.net
         for start in range(0, len(numbers), 64):
             x = torch.from_numpy(self.plain[numbers[start : start + 64]]).float().permute(0, 3, 1, 2)
-            for stage in net.blocks[FROZEN_STAGES:]:
+            for stage in net.blocks[self.learner.frozen_stages :]:
                 x = stage(x)
             features = net.bn2(net.conv_head(x)).flatten(2).mT
             for name, model in self.learner.models.items():

@@ -15,14 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FROZEN_STAGES = 5  # stem and stages 0 to 4 stay as ImageNet made them
 SIX = np.float32(6)
 ZERO = np.float32(0)
 
 
-def late_features(net: Any, maps: Tensor) -> Tensor:
+def late_features(net: Any, frozen_stages: int, maps: Tensor) -> Tensor:
     """Run the stages that learn: maps (B, H, W, C) after the frozen ones -> features (B, N, channels)."""
-    for stage in net.blocks[FROZEN_STAGES:]:
+    for stage in net.blocks[frozen_stages:]:
         for block in stage:
             maps = inverted_residual(block, maps)
     weight, bias = fold_norm(net.conv_head, net.bn2)

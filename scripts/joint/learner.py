@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import vse_demo.layers
 import vse_demo.ops.gru
-from joint.late_stages import FROZEN_STAGES, half_linear, late_features
+from joint.late_stages import half_linear, late_features
 from joint.targets import TEMPERATURE, ensemble_targets, soft_targets, target_loss
 from vse_demo import VSE, AdOpt, ModelConfig
 from vse_demo.encoders import SubwordTokenizer, WordTokenizer, pad_tokens
@@ -36,12 +36,16 @@ CAPTIONS_ALONE = 0.3  # up to this part of the run the BiGRU also learns from ca
 class Learner:
     """MiniLM and a BiGRU, each with its projection and AdPool, over the late stages of one backbone."""
 
-    def __init__(self, pretrained: Path, captions: Iterable[str]):
+    def __init__(self, pretrained: Path, captions: Iterable[str], frozen_stages: int):
+        self.frozen_stages = frozen_stages  # of the backbone, after its stem
         self.minilm, self.bigru = _new_models(pretrained, captions)
         self.models = nn.ModuleDict({"minilm": self.minilm, "bigru": self.bigru})
         backbone = self.minilm.image_encoder.backbone
         assert backbone is not None
         self.backbone, self.net = backbone, backbone.net
+        self.late = nn.ModuleList([*self.net.blocks[frozen_stages:], self.net.conv_head, self.net.bn2])
+        self.net.requires_grad_(False)
+        self.late.requires_grad_(True)
         self.adopt = AdOpt("official")
         self.optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.98))
         self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -66,9 +70,8 @@ class Learner:
 
     def _groups(self) -> list[dict]:
         """Parameters by learning rate; vectors are not decayed."""
-        late = [*self.net.blocks[FROZEN_STAGES:], self.net.conv_head, self.net.bn2]
         parts = {
-            "eyes": [parameter for module in late for parameter in module.parameters()],
+            "eyes": self.late.parameters(),
             "minilm": self.minilm.text_encoder.backbone.parameters(),
             "bigru": self.bigru.text_encoder.parameters(),
             "rest": self.models.parameters(),
@@ -102,7 +105,7 @@ class Learner:
         self, batch: "Batch", progress: float, random: np.random.Generator
     ) -> tuple[dict[str, Tensor], dict[str, float]]:
         """The loss of each model, and what the log keeps of their spaces."""
-        features = late_features(self.net, batch.maps)
+        features = late_features(self.net, self.frozen_stages, batch.maps)
         similarities = {name: self._similarities(model, features, batch, random) for name, model in self.models.items()}
         targets = soft_targets(batch.teacher, batch.image_ids, len(features), SOFTNESS)
         together = ensemble_targets(list(similarities.values()))
@@ -199,9 +202,6 @@ def _new_models(pretrained: Path, captions: Iterable[str]) -> tuple[VSE, VSE]:
     state = load_file(pretrained / f"{MODEL['backbone']}.safetensors")
     net.load_state_dict({k: v.half().float() if v.dim() > 1 else v for k, v in state.items() if k in net.state_dict()})
     bigru.image_encoder.backbone = minilm.image_encoder.backbone
-    net.requires_grad_(False)
-    for module in (*net.blocks[FROZEN_STAGES:], net.conv_head, net.bn2):
-        module.requires_grad_(True)
     bert = minilm.text_encoder.backbone
     bert.requires_grad_(False)
     for layer in bert.encoder.layer[FROZEN_LAYERS:]:

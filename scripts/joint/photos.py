@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from joint.late_stages import FROZEN_STAGES
 from vse_demo.data import open_dataset
 from vse_demo.data.images import ImageFile, read_image
 from vse_demo.data.transforms import resize_images
@@ -48,13 +47,15 @@ def read_photos(coco: Path, flickr: Path) -> Photos:
     return Photos(files, captions, parts)
 
 
-def frozen_maps(backbone: Backbone, photos: Sequence[ImageFile], path: Path, mirrored: bool = False) -> np.ndarray:
-    """Maps (photos, H, W, C) after the frozen stages, as float16; read from `path` if they were made before."""
+def frozen_maps(
+    backbone: Backbone, stages: int, photos: Sequence[ImageFile], path: Path, mirrored: bool = False
+) -> np.ndarray:
+    """Maps (photos, H, W, C) after the first `stages`, as float16; read from `path` if they were made before."""
     if path.exists():
         return np.load(path, mmap_mode="r")
     net = fold_batch_norms(backbone.net, backbone.image_size)
     with torch.inference_mode():
-        shape = _frozen(net, torch.zeros(1, 3, backbone.image_size, backbone.image_size)).shape[1:]
+        shape = _frozen(net, stages, torch.zeros(1, 3, backbone.image_size, backbone.image_size)).shape[1:]
     part = path.with_suffix(".part")
     maps = np.lib.format.open_memmap(part, mode="w+", dtype=np.float16, shape=(len(photos), *shape))
     with torch.inference_mode(), ThreadPoolExecutor(2) as pool, tqdm(total=len(photos), unit=" photos") as bar:
@@ -62,15 +63,15 @@ def frozen_maps(backbone: Backbone, photos: Sequence[ImageFile], path: Path, mir
             images = list(pool.map(read_image, photos[start : start + BATCH]))
             pixels = resize_images(images, backbone.image_size)
             pixels = pixels.flip(3) if mirrored else pixels
-            maps[start : start + len(images)] = _frozen(net, (pixels / 255 - backbone.mean) / backbone.std)
+            maps[start : start + len(images)] = _frozen(net, stages, (pixels / 255 - backbone.mean) / backbone.std)
             bar.update(len(images))
     maps.flush()
     part.rename(path)
     return np.load(path, mmap_mode="r")
 
 
-def _frozen(net: Any, pixels: torch.Tensor) -> np.ndarray:
+def _frozen(net: Any, stages: int, pixels: torch.Tensor) -> np.ndarray:
     x = net.bn1(net.conv_stem(pixels.contiguous(memory_format=torch.channels_last)))
-    for stage in net.blocks[:FROZEN_STAGES]:
+    for stage in net.blocks[:stages]:
         x = stage(x)
     return x.permute(0, 2, 3, 1).half().numpy()
