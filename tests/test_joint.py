@@ -151,6 +151,9 @@ def test_a_run_goes_on_from_its_checkpoint_and_its_log_has_each_step_once(argume
             assert torch.equal(value, stored[f"model.{name}"]), name
             assert torch.equal(run.learner.average[name], stored[f"average.{name}"]), name
     assert (out / "log.jsonl").read_text() == rows
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--resume", "--frozen-stages=4"])
+    with pytest.raises(SystemExit, match="has --frozen-stages 5: go on with that"):
+        train_joint.JointRun(train_joint.parse_arguments())
     run.train(2 * run.seconds)
     assert run.learner.steps > 1
     rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
@@ -189,6 +192,12 @@ def test_a_run_begins_with_the_models_of_another_and_their_logs_are_joined(argum
     run.train(1e-6)
     rows = ship_model.read_logs([first, second])
     assert [row["step"] for row in rows if "validation" in row] == [1, 2]
+
+    with torch.no_grad():
+        run.learner.net.blocks[4][0].conv_pw.weight += 1  # as if the first run had trained a stage more
+    run.learner.bigru.save_pretrained(first / "bigru")
+    with pytest.raises(SystemExit, match="some of the first 5 stages have learned: freeze fewer"):
+        train_joint.JointRun(train_joint.parse_arguments())
 
     run.learner.bigru.tokenizer.words.reverse()
     with pytest.raises(SystemExit, match="knows other words"):

@@ -56,11 +56,16 @@ class Learner:
 
     def load(self, folder: Path) -> None:
         """Take the weights of models that were trained before, `folder`/minilm and `folder`/bigru."""
+        frozen = self.net.blocks[: self.frozen_stages]
+        before = {name: value.clone() for name, value in frozen.state_dict().items()}
         for name, model in self.models.items():
             stored = VSE.from_pretrained(folder / name)
             if vars(stored.tokenizer).get("words") != vars(model.tokenizer).get("words"):
                 raise SystemExit(f"{folder / name} knows other words: it is no model of these captions")
             model.load_state_dict(stored.state_dict())
+        # The maps are those of the stages as ImageNet made them.
+        if not all(torch.equal(value, before[name]) for name, value in frozen.state_dict().items()):
+            raise SystemExit(f"in {folder} some of the first {self.frozen_stages} stages have learned: freeze fewer")
         self.average = {self.names[id(parameter)]: parameter.detach().clone() for parameter in self.trained}
 
     def train(self) -> None:

@@ -19,6 +19,7 @@ from vse_demo.utils.tensors import l2_normalize, update_digest
 # What of transformers has an image and a text side, and how many tokens each was trained to see (None: as many as the
 # sentence has). SigLIP has no attention mask: it has always seen its padding.
 PADDING: dict[str, int | None] = {"clip": None, "align": None, "siglip": 64, "siglip2": 64}
+IMAGE_INPUTS = ("pixel_values", "pixel_attention_mask", "spatial_shapes")  # SigLIP 2 takes images of any shape
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 
@@ -45,8 +46,9 @@ class PretrainedModel(Encoder, nn.Module):
         """The vectors of a list of images."""
         parts = [torch.empty(0, self.dim)]
         for batch in in_batches(images, batch_size, "images", progress):
-            pixels = self.image_processor([as_image(image) for image in batch], return_tensors="pt")["pixel_values"]
-            parts.append(_vectors(self.net.get_image_features(pixel_values=pixels.to(self.device))))
+            inputs = self.image_processor([as_image(image) for image in batch], return_tensors="pt")
+            known = {name: inputs[name].to(self.device) for name in IMAGE_INPUTS if name in inputs}
+            parts.append(_vectors(self.net.get_image_features(**known)))
         return torch.cat(parts)
 
     @torch.inference_mode()
