@@ -248,10 +248,10 @@ INTRODUCTION = """\
 Written by `scripts/settled.py report` from `results.csv` (every run), `curves.csv` (every validation) and
 `configs.json`. The [early runs](../README.md) stop after 446 steps, with the hard triplet still collapsed. Here a run
 goes on until validation has not risen for five epochs (25 at most), with the paper's batches of 128, Adam at 5e-4 and
-a tenth of it after 15 epochs. The rest is small: 36 vectors a photo from one frozen network (the backbone of
-`grid-minilm`, which has learned from both data sets), a BiGRU from pretrained word vectors, a linear projection,
-d = {dim}. AdPool and AdOpt are by the authors' code unless a row says otherwise. RSUM is of the best epoch, chosen on
-the photos it is measured on, for every setting alike.
+a tenth of it after 15 epochs; the longest run ended after {longest}. The rest is small: 36 vectors a photo from one
+frozen network (the backbone of `grid-minilm` after the first of its two runs, which has learned from both data sets), a
+BiGRU from pretrained word vectors, a linear projection, d = {dim}. AdPool and AdOpt are by the authors' code unless a
+row says otherwise. RSUM is of the best epoch, chosen on the photos it is measured on, for every setting alike.
 
 ![RSUM by epoch, the mean over seeds and their range, as long as all runs go on](curves.png)
 """
@@ -260,7 +260,8 @@ the photos it is measured on, for every setting alike.
 def page(assets: Path) -> str:
     """The page from the files in a folder: verdicts and a table for each data set."""
     results, stored = read_rows(assets / "results.csv"), read_json(assets / "configs.json")
-    lines = [INTRODUCTION.format(dim=next(iter(stored["runs"].values()))["model"]["dim"])]
+    dim, longest = next(iter(stored["runs"].values()))["model"]["dim"], max(row["epochs"] for row in results)
+    lines = [INTRODUCTION.format(dim=dim, longest=longest)]
     for name in dict.fromkeys(row["data"] for row in results):
         mine = [row for row in results if row["data"] == name]
         photos = "{train} photos to learn from, {dev} held out".format(**stored["photos"][name])

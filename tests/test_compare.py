@@ -101,6 +101,8 @@ def test_the_page_decides_whether_the_app_has_a_second_stage(
     page = compare.page(out, results, costs)
     assert sentence in page
     assert f"| CAAN | tiny | 10.0 | {10 + gain:.1f} | 10.0 | 2.0 |" in page
+    slow = {name: cost._replace(milliseconds=301.0) for name, cost in costs.items()}
+    assert "None of those run here does" in compare.page(out, results, slow)
     shutil.copytree(out / "tiny", out / "other")  # where it has not been run
     assert "None of those run here does" in compare.page(out, results, costs)
 
