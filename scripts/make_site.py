@@ -5,7 +5,8 @@
 A page needs neither network nor scripts: formulas become MathML, which browsers draw themselves, figures are part of
 the page, solutions and questions fold by `<details>`. Boxes that need a running notebook are left out; the sliders of
 `vse_demo.teaching` bring their pictures along and a few lines of script, without which the first picture is shown.
-Slides are the figures of a lesson, one to a screen; the space bar goes on. The search has a script of its own.
+Slides are the figures of a lesson, one to a screen, and before them what is to be guessed; the space bar goes on. The
+search has a script of its own. The student's notebooks come along, to be taken from there.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode, v4
 
+from vse_demo.teaching.guesses import NO_GUESS
 from vse_demo.utils.files import write_atomic
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +34,7 @@ TEMPLATES = Path(__file__).parent / "site"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 FIGURES = ("image/png", "image/jpeg")
 CODE_OR_FORMULA = re.compile(r"(?P<code>```.*?```|`[^`]*`)|\$\$(?P<block>.+?)\$\$|\$(?P<inline>.+?)\$", re.DOTALL)
+GUESS = "**Guess first.**"
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>[^)\s]+)\)")
 
 
@@ -85,28 +88,31 @@ def with_mathml(text: str) -> str:
     return CODE_OR_FORMULA.sub(replace, text)
 
 
-def with_links(text: str, source: Path, pages: dict[Path, str]) -> str:
-    """Markdown whose links lead to pages of the site; a link to any other file becomes its own words."""
+def with_links(text: str, source: Path, files: dict[Path, str]) -> str:
+    """Markdown whose links lead to files of the site; a link to any other becomes its own words."""
 
     def replace(match: re.Match[str]) -> str:
         target, _, part = match["target"].partition("#")
         if re.match(r"[a-z]+:", match["target"]) or not target:
             return match[0]
-        name = pages.get((source.parent / target).resolve())
-        return f"[{match['text']}]({name}.html{'#' + part if part else ''})" if name else match["text"]
+        name = files.get((source.parent / target).resolve())
+        return f"[{match['text']}]({name}{'#' + part if part else ''})" if name else match["text"]
 
     return LINK.sub(replace, text)
 
 
-def for_reading(page: Page, pages: dict[Path, str]) -> NotebookNode:
-    """A notebook without what only a running one can show, and with links to pages."""
+def for_reading(page: Page, files: dict[Path, str]) -> NotebookNode:
+    """A notebook without what only a running one can show or ask for, and with links to files of the site."""
     notebook = page.notebook.copy()
     notebook.metadata = {"title": page.title}
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = with_links(with_mathml(cell.source), page.source, pages)
-        else:
-            cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
+            cell.source = with_links(with_mathml(cell.source), page.source, files)
+            continue
+        cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
+        for output in cell.outputs:
+            if "text/plain" in output.get("data", {}):
+                output.data["text/plain"] = output.data["text/plain"].replace(NO_GUESS, "")
     return notebook
 
 
@@ -149,22 +155,30 @@ def sections(page: Page) -> Iterable[dict[str, str]]:
 
 
 def slides(page: Page, around: dict[str, Page | None]) -> str:
-    """A screen for each figure: the section it stands in, the words before it, the figure."""
-    shown, section, said = [f"<section><h1>{escape(page.title)}</h1></section>"], "", ""
+    """A screen for each figure: the section it stands in, the figure, the words before it.
+
+    What is to be guessed has a screen of its own before the figure that answers it.
+    """
+    shown, section, said, guess = [f"<section><h1>{escape(page.title)}</h1></section>"], "", "", ""
     for cell in page.notebook.cells:
         if cell.cell_type == "markdown":
             found = re.findall(r"^## (.+)$", cell.source, re.MULTILINE)
             section = plain(found[-1]) if found else section
-            paragraphs = [
-                plain(part) for part in cell.source.split("\n\n") if not part.startswith(("#", "|", "<", "*Level"))
-            ]
+            words, asks, question = cell.source.partition(GUESS)
+            paragraphs = [plain(part) for part in words.split("\n\n") if not part.startswith(("#", "|", "<", "*Level"))]
             said = next((part for part in reversed(paragraphs) if part), said)
+            guess = plain(asks + question) or guess
         elif "solution" not in cell.metadata.get("tags", []):
+            heading = f"<h2>{escape(section)}</h2>"
             for output in cell.outputs:
                 data = output.get("data", {})
                 for kind in (kind for kind in FIGURES if kind in data):
-                    image = f'<img alt="" src="data:{kind};base64,{data[kind].strip()}">'
-                    shown.append(f"<section><h2>{escape(section)}</h2>{image}<p>{escape(said)}</p></section>")
+                    if guess:
+                        shown.append(f'<section>{heading}<p class="guess">{escape(guess)}</p></section>')
+                    image, guess = f'<img alt="" src="data:{kind};base64,{data[kind].strip()}">', ""
+                    shown.append(f"<section>{heading}{image}<p>{escape(said)}</p></section>")
+            if "reveal(" in cell.source:  # what has no figure is answered in words
+                guess = ""
     links = [f'<a href="{page.name}.html">the lesson</a>']
     links += [f'<a href="slides_{other.name}.html" rel="{way}">{way}</a>' for way, other in around.items() if other]
     template = (TEMPLATES / "slides.html").read_text(encoding="utf-8")
@@ -185,23 +199,33 @@ def make_site(out: Path) -> list[Path]:
     """Write the pages to the folder `out`, the syllabus first; returns their paths."""
     template = (TEMPLATES / "page.html.j2").read_text(encoding="utf-8")
     loader = DictLoader({"page.html.j2": template})
-    exporter = HTMLExporter(template_file="page.html.j2", extra_loaders=[loader], embed_images=True)
+    exporters = {  # one that embeds images takes the tags of a formula apart
+        embeds: HTMLExporter(template_file="page.html.j2", extra_loaders=[loader], embed_images=embeds)
+        for embeds in (False, True)
+    }
     rows = read_pages()
     pages = [page for row in rows.values() for page in row]
     around = {page: both for name, row in rows.items() if name != "alone" for page, both in neighbours(row).items()}
-    names = {page.source.resolve(): page.name for page in pages}
+    around["index"] = {"next": rows["lessons"][0]}
+    students = {page.name: NOTEBOOKS / "student" / page.source.name for page in rows["lessons"]}
+    files = {page.source.resolve(): f"{page.name}.html" for page in pages}
+    files |= {path.resolve(): f"student/{path.name}" for path in students.values()}
     written = []
     for page in pages:
-        has_slides = page in rows["lessons"]
-        site = {**around.get(page.name, {}), "slides": f"slides_{page.name}.html" if has_slides else ""}
-        site |= {"name": page.name, "headings": headings(page)}
+        site = {**around.get(page.name, {}), "name": page.name, "headings": headings(page)}
+        if page in rows["lessons"]:
+            site |= {"slides": f"slides_{page.name}.html", "student": f"student/{page.source.name}"}
         resources = {"site": site, "metadata": {"path": str(page.source.parent)}}
-        body, _ = exporter.from_notebook_node(for_reading(page, names), resources=resources)
+        exporter = exporters[page in rows["evidence"]]
+        body, _ = exporter.from_notebook_node(for_reading(page, files), resources=resources)
         written.append(out / f"{page.name}.html")
         write_atomic(written[-1], body)
     for page in rows["lessons"]:
         written.append(out / f"slides_{page.name}.html")
         write_atomic(written[-1], slides(page, around[page.name]))
+        written.append(out / "student" / page.source.name)
+        written[-1].parent.mkdir(exist_ok=True)
+        write_atomic(written[-1], students[page.name].read_text(encoding="utf-8"))
     index = json.dumps([entry for page in pages for entry in sections(page)], ensure_ascii=False).replace("</", "<\\/")
     written.append(out / "search.html")
     write_atomic(written[-1], (TEMPLATES / "search.html").read_text(encoding="utf-8").replace("INDEX", index))

@@ -219,8 +219,9 @@ def test_the_install_cell_does_nothing_where_the_package_is_and_elsewhere_asks_f
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The pages of the site, by file name."""
     out = tmp_path_factory.mktemp("site")
-    make_site.make_site(out)
-    return {path.name: path.read_text() for path in out.iterdir()}
+    made = make_site.make_site(out)
+    assert {path for path in out.rglob("*") if path.is_file()} == set(made)
+    return {path.name: path.read_text() for path in made if path.suffix == ".html"}
 
 
 def test_the_site_has_every_lesson_and_needs_neither_network_nor_script(site: dict[str, str]) -> None:
@@ -235,7 +236,7 @@ def test_the_site_has_every_lesson_and_needs_neither_network_nor_script(site: di
         assert page.count("✓ Right.</b>") == 5  # the questions
         assert ("<math" in page) == any("$" in re.sub("`[^`]*`", "", text) for text in prose(lesson))
     for name, page in site.items():
-        assert not re.findall(r"<link|src=[\"']http|@import|interactive\(children|\.ipynb\"|\$\$", page), name
+        assert not re.findall(r"<link|src=[\"']http|@import|interactive\(children|\$\$", page), name
         assert ("<script" in page) == (name == "search.html" or '<figure id="sliders-' in page), name
 
 
@@ -246,8 +247,44 @@ def test_every_link_of_the_site_leads_to_a_page_and_a_place_that_are_there(site:
             if re.match(r"https?:", target):
                 continue
             file, _, part = unescape(target).partition("#")
+            if file in {f"student/{lesson.name}" for lesson in LESSONS}:
+                continue
             assert (file or name) in site, (name, target)
             assert not part or {part, unquote(part)} & places[file or name], (name, target)  # as browsers look for it
+
+
+def test_formulas_are_whole(site: dict[str, str]) -> None:
+    for name, page in site.items():
+        assert not re.findall(r"<math[^>]*>\s*</math>", page), name
+    assert re.search(r"<mfrac><mrow>.+?</mrow><mrow>.+?</mrow></mfrac>", site["05_adopt.html"])
+
+
+@each_lesson
+def test_slides_ask_for_a_guess_before_they_show_the_figure_that_answers_it(lesson: Path, site: dict[str, str]) -> None:
+    screens = re.findall(r"<section>(.+?)</section>", site[f"slides_{lesson.stem}.html"])
+    assert not any("Guess first" in screen and "<img" in screen for screen in screens)
+    cells, expected, asked = nbformat.read(lesson, as_version=4).cells, list[bool](), False
+    for cell in cells:  # whether a screen asks, in their order
+        if "guess" in tags(cell):
+            asked = True
+        elif cell.cell_type == "code" and "solution" not in tags(cell):
+            expected += [True] * (asked and figure_count(cell) > 0) + [False] * figure_count(cell)
+            asked &= not figure_count(cell) and "reveal(" not in cell.source
+    assert ["Guess first" in screen for screen in screens[1:]] == expected
+
+
+def test_readers_of_the_site_can_take_the_students_notebooks_and_are_not_told_that_they_did_not_guess(
+    site: dict[str, str],
+) -> None:
+    for lesson in LESSONS:
+        for page in ("index.html", lesson.with_suffix(".html").name, f"lesson_{lesson.stem[:2]}.html"):
+            assert f'href="student/{lesson.name}"' in site[page]
+        assert "You made no guess" not in site[f"{lesson.stem}.html"]
+
+
+def test_the_pages_that_stand_alone_lead_on(site: dict[str, str]) -> None:
+    assert f'<a href="{LESSONS[0].stem}.html" rel="next"' in site["index.html"]
+    assert 'href="glossary.html"' in site["search.html"]
 
 
 def test_each_page_of_a_lesson_leads_to_the_one_before_and_the_one_after(site: dict[str, str]) -> None:
@@ -273,7 +310,7 @@ def test_the_evidence_that_a_lesson_cites_is_a_page_with_its_figure(site: dict[s
 
 
 def test_the_index_is_for_readers(site: dict[str, str]) -> None:
-    assert not re.search(r"nbval|pytest|nbconvert|<code>make |Colab", site["index.html"])
+    assert not re.search(r"nbval|pytest|nbconvert|<code>make |Colab|EPYC", site["index.html"])
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ ANSWERS = {  # of guesses that no cell computes, by lesson.number: here, so that
     "11.2": ("b", "Every process computes the loss of the whole batch, and so counts K over all of it."),
 }
 
+NO_GUESS = " (You made no guess; a wrong one would have taught you more.)"
+
 
 def reveal(seen: str, guess: object, because: str = "") -> Verdict:
     """Say what was seen beside what was guessed.
@@ -37,7 +39,7 @@ def reveal(seen: str, guess: object, because: str = "") -> Verdict:
     check_choice(seen, [*"abc", *ANSWERS], "answer")
     seen, because = ANSWERS.get(seen, (seen, because))
     if is_untouched(guess):
-        return Verdict("○", f"It is {seen}. {because} (You made no guess; a wrong one would have taught you more.)")
+        return Verdict("○", f"It is {seen}. {because}{NO_GUESS}")
     mine = str(guess).strip().lower()
     if mine == seen:
         return Verdict("✓", f"You guessed {mine}, and {seen} it is. {because}")
