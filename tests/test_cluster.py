@@ -25,8 +25,10 @@ from vse_demo.cli import main
 from vse_demo.data import read_image
 from vse_demo.data.images import content_digest, decode_image
 from vse_demo.encoders import WordTokenizer
-from vse_demo.model import VSE, ModelConfig
-from vse_demo.retrieval import Gallery, load_store, open_store
+from vse_demo.model import VSE, Ensemble, ModelConfig
+from vse_demo.model.onnx_model import OnnxModel
+from vse_demo.retrieval import Gallery, load_store, open_store, sources
+from vse_demo.retrieval import cluster as cluster_module
 from vse_demo.retrieval.cluster import PictureEncoder, PictureReader, decoding_size, index_on_cluster, ray_cluster
 from vse_demo.retrieval.sources import Unit, count_images, find_units, read_unit
 from vse_demo.utils.files import FileError
@@ -116,6 +118,35 @@ def test_shards_hold_samples_with_captions(tmp_path: Path) -> None:
     assert [picture.content for picture in pictures] == [jpeg(seed) for seed in range(5)]
 
 
+def test_a_sample_with_several_pictures_has_all_of_them(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", {"d.jpg": jpeg(0), "d.depth.jpg": jpeg(1), "d.txt": b"one", "e.jpg": jpeg(2)})
+    [unit] = find_units(tmp_path)
+    assert [(picture.name, picture.content, picture.captions) for picture in read_unit(unit)] == [
+        ("0.tar/d.jpg", jpeg(0), ("one",)), ("0.tar/d.depth.jpg", jpeg(1), ("one",)), ("0.tar/e.jpg", jpeg(2), ()),
+    ]  # fmt: skip
+
+
+def test_a_picture_of_a_shard_that_is_too_large_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_BYTES", 2 * len(jpeg(0)))
+    write_tar(tmp_path / "0.tar", {"0.jpg": jpeg(0), "1.jpg": bytes(2 * len(jpeg(0)) + 1), "2.jpg": jpeg(2)})
+    units = find_units(tmp_path)
+    pictures = [picture for unit in units for picture in read_unit(unit)]
+    assert count_images(units) == 3
+    assert [picture.content for picture in pictures] == [jpeg(0), b"", jpeg(2)]
+    assert [picture.error for picture in pictures] == [
+        "", "0.tar/1.jpg: its bytes are more than this program reads", "",
+    ]  # fmt: skip
+
+
+def test_a_shard_that_ends_after_a_picture_gives_that_too(tmp_path: Path) -> None:
+    whole = write_tar(tmp_path / "0.tar", {"0.jpg": jpeg(0), "1.jpg": jpeg(1)}).read_bytes()
+    (tmp_path / "0.tar").write_bytes(whole[: 512 + len(jpeg(0)) + -len(jpeg(0)) % 512 + 100])  # in the second header
+    [unit] = find_units(tmp_path)
+    first, problem = read_unit(unit)
+    assert first.content == jpeg(0)
+    assert problem.error.startswith("0.tar is broken, what follows 0 is lost")
+
+
 def test_a_shard_that_is_cut_off_gives_what_it_has_and_an_error(tmp_path: Path) -> None:
     whole = write_tar(tmp_path / "0.tar", {f"{seed}.jpg": jpeg(seed) for seed in range(3)}).read_bytes()
     (tmp_path / "0.tar").write_bytes(whole[: len(whole) // 4])
@@ -176,6 +207,31 @@ def test_a_worker_passes_on_what_is_known_and_what_is_broken(images: list[Path],
     assert (known["vector"], known["error"]) == (b"", "")
 
 
+def test_what_is_known_is_loaded_once_for_many_units(images: list[Path]) -> None:
+    calls: list[int] = []
+    digest = content_digest(images[0])
+    reader = PictureReader(lambda: calls.append(1) or {digest})
+    rows = [row for unit in find_units(images[0].parent) for row in reader(asdict(unit))]
+    assert len(rows) == len(images) > 1
+    assert [bool(row["content"]) for row in rows] == [row["digest"] != digest for row in rows]
+    assert len(calls) == 1
+
+
+def test_a_name_that_is_no_utf8_is_passed_on_in_utf8(tmp_path: Path, save_picture: Callable[..., Path]) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    save_picture(tmp_path / odd / f"{odd}.png", 0)
+    (tmp_path / "shards").mkdir()
+    write_tar(tmp_path / "shards" / f"{odd}.tar", {f"{odd}.jpg": jpeg(1), "broken.jpg": b"", "a.jpg": jpeg(2)})
+    for place in (tmp_path / odd, tmp_path / "shards"):
+        for row in encode(find_units(place)):
+            for name in ("name", "source", "path", "error", "captions"):
+                row[name].encode()
+    [row] = encode(find_units(tmp_path / odd))
+    entry = cluster_module._entry(row)
+    assert entry.name == r"caf\udce9.png"
+    assert Path(entry.file).read_bytes() == (tmp_path / odd / f"{odd}.png").read_bytes()
+
+
 @pytest.mark.parametrize("size", [(640, 480), (1600, 1200), (4000, 3000)])
 def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same(size: tuple[int, int], tmp_path: Path) -> None:
     low = np.random.default_rng(0).integers(0, 255, (12, 16, 3), dtype=np.uint8)
@@ -192,6 +248,14 @@ def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same(size: tuple[int, int
 def test_what_a_model_looks_at_decides_how_much_is_decoded() -> None:
     assert decoding_size(make_model()) == 128
     assert decoding_size(object()) == 0  # type: ignore[arg-type]
+
+
+def test_with_onnx_no_more_is_decoded_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(OnnxModel, "_export", lambda self: tmp_path)
+    make_model().save_pretrained(tmp_path / "model")
+    model = OnnxModel(tmp_path / "model")
+    assert decoding_size(model) == decoding_size(Ensemble([model, make_model()])) == 128
 
 
 # On a cluster of two nodes
@@ -383,6 +447,48 @@ def test_a_ray_that_does_not_start_here_is_told(
     said = capsys.readouterr().err
     assert said.startswith("vse-demo: Ray did not start on this machine, which may be too busy for it")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("The node died.\nMore about it", "The node died."),
+        (
+            "ray::Map() (pid=1)\n  File x\nOSError: no memory\n\nThe above exception was the cause of",
+            "OSError: no memory",
+        ),
+    ],
+)
+def test_a_ray_that_stops_on_the_way_is_told(
+    images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    said: str, told: str,
+) -> None:  # fmt: skip
+    class RayError(Exception):
+        pass
+
+    def stop(*arguments: object) -> Iterator[None]:
+        raise RayError(said)
+
+    ended: list[bool] = []
+    members = {"init": lambda **options: None, "shutdown": lambda: ended.append(True)}
+    replace_ray(monkeypatch, **members, exceptions=SimpleNamespace(RayError=RayError))
+    monkeypatch.setattr(cluster_module, "encoded_rows", stop)
+    make_model().save_pretrained(tmp_path / "model")
+    flags = ["--model", tmp_path / "model", "--data", images[0].parent, "--gallery", tmp_path / "gallery"]
+    assert main([*map(str, ["index", *flags]), "--ray"]) == 1
+    reason = f"Ray stopped on the way: {told}; what was written before is safe, and the same command goes on"
+    assert capsys.readouterr().err == f"vse-demo: {reason}\n"
+    assert ended == [True]
+
+
+def test_onnx_is_refused_on_other_machines(
+    images: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--model", tmp_path / "model", "--data", images[0].parent, "--gallery", tmp_path / "gallery"]
+    assert main([*map(str, ["index", *flags]), "--backend", "onnx", "--ray", "head-node:6379"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("vse-demo: --backend onnx has its programs on this machine")
+    assert not (tmp_path / "gallery").exists()
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

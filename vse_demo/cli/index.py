@@ -34,7 +34,7 @@ def run(chosen: argparse.Namespace) -> None:
     from vse_demo.data import open_dataset
     from vse_demo.model import load_model
     from vse_demo.retrieval import is_database, open_store
-    from vse_demo.retrieval.cluster import index_on_cluster
+    from vse_demo.retrieval.cluster import LOCAL, index_on_cluster
     from vse_demo.retrieval.sources import find_units
     from vse_demo.utils.files import write_json
 
@@ -42,6 +42,11 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.ray:
         if chosen.layout:
             raise ValueError("--ray does not take --layout: index without it, or give it a list of files")
+        if chosen.backend == "onnx" and chosen.ray != LOCAL:
+            raise ValueError(
+                "--backend onnx has its programs on this machine, and other nodes lack them: leave it out, or use "
+                "--ray without an address"
+            )
         find_units(chosen.data, splits)
     else:
         dataset = open_dataset(chosen.data, chosen.layout)

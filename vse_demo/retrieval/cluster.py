@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,15 @@ import torch
 from tqdm.auto import tqdm
 
 from vse_demo.data.images import decode_image
+from vse_demo.model.lazy import StoredModel
 from vse_demo.model.protocol import EmbeddingModel
-from vse_demo.retrieval.entries import Entry
+from vse_demo.retrieval.entries import Entry, escape_path, unescape_path
 from vse_demo.retrieval.sources import Picture, Unit, count_images, find_units, read_unit
 from vse_demo.retrieval.store import Store
 from vse_demo.retrieval.sync import BATCH, SAVE_EVERY, SyncReport, path_and_date
 from vse_demo.utils.files import FileError
 from vse_demo.utils.runtime import keep_memory
+from vse_demo.utils.text import sanitize_text
 
 BLOCK_BYTES = 16 * 2**20  # of pictures that go from a task to an actor together
 LOCAL = "local"  # the address of the cores of this machine
@@ -48,7 +50,7 @@ def ray_cluster(address: str = LOCAL, **options: Any) -> Iterator[Any]:
 
     Raises:
         ValueError: If the address is none, or if Ray is not installed; the message says how to have it.
-        ConnectionError: If there is no cluster at the address, or none starts here.
+        ConnectionError: If there is no cluster at the address, none starts here, or it fails while the block runs.
     """
     check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anyone
@@ -71,8 +73,19 @@ def ray_cluster(address: str = LOCAL, **options: Any) -> Iterator[Any]:
         raise ConnectionError(f"no Ray cluster at {address!r}: {reason}") from error
     try:
         yield ray
+    except ray.exceptions.RayError as error:
+        raise ConnectionError(
+            f"Ray stopped on the way: {_reason(error)}; what was written before is safe, and the same command goes on"
+        ) from error
     finally:
         ray.shutdown()
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, of all that Ray says: of a task the error that it raised, else the first line."""
+    first, *more = str(error).split("\n\nThe above exception was")
+    lines = first.strip().splitlines() or [type(error).__name__]
+    return sanitize_text(lines[-1] if more or hasattr(error, "traceback_str") else lines[0]).strip()
 
 
 def check_address(address: str, seconds: float = 20) -> None:
@@ -156,8 +169,12 @@ class PictureReader:
 
     load_known: Callable[[], set[str]]  # the digests that the store has
 
+    @cached_property
+    def known(self) -> set[str]:
+        """The same, loaded once for all units of a task: a million take a tenth of a second."""
+        return self.load_known()
+
     def __call__(self, unit: Row) -> Iterator[Row]:
-        known = self.load_known()
         fields = {**unit, "captions": tuple(unit["captions"])}
         of_unit = Unit(**fields)
         for picture in read_unit(of_unit):
@@ -169,17 +186,17 @@ class PictureReader:
                 "digest": digest,
                 "name": picture.name,
                 "captions": "\n".join(picture.captions),
-                "source": of_unit.source,
-                "path": path,
+                "source": escape_path(of_unit.source),  # Ray keeps text in UTF-8
+                "path": escape_path(path),
                 "split": of_unit.split,
                 "metadata": json.dumps(metadata),
                 "error": _error(picture),
-                "content": b"" if digest in known else picture.content,
+                "content": b"" if digest in self.known else picture.content,
             }
 
 
 def _error(picture: Picture) -> str:
-    return picture.error or ("" if picture.content else f"{picture.name} is empty")
+    return sanitize_text(picture.error) or ("" if picture.content else f"{picture.name} is empty")
 
 
 class PictureEncoder:
@@ -217,10 +234,15 @@ class PictureEncoder:
 
 def decoding_size(model: EmbeddingModel) -> int:
     """The size that a JPEG needs for a model to see the same: twice the largest side that it looks at, 0 if unknown."""
-    members = getattr(model, "members", [model])
-    backbones = [getattr(getattr(member, "image_encoder", None), "backbone", None) for member in members]
-    sizes = [getattr(backbone, "image_size", 0) for backbone in backbones]
+    sizes = [_image_size(member) for member in getattr(model, "members", [model])]
     return 2 * max(sizes) if all(sizes) else 0
+
+
+def _image_size(model: EmbeddingModel) -> int:
+    if isinstance(model, StoredModel):  # nothing of it is built before it is needed
+        return model.config.image_size
+    backbone = getattr(getattr(model, "image_encoder", None), "backbone", None)
+    return int(getattr(backbone, "image_size", 0))
 
 
 def _sentences(captions: str) -> list[str]:
@@ -229,22 +251,22 @@ def _sentences(captions: str) -> list[str]:
 
 def _write(store: Store, rows: Iterator[list[Row]], known: set[str], bar: Any) -> SyncReport:
     """Put what arrives into the store; of several pictures with the same content the first counts."""
-    report, before = SyncReport(), set(known)
+    report, added = SyncReport(), set[str]()
     for some in rows:
         new: dict[str, Row] = {}
         for row in some:
             if row["error"]:
                 report.broken[row["name"]] = row["error"]
-            elif row["digest"] not in known:
-                new.setdefault(row["digest"], row)
-            elif row["digest"] in before:
+            elif row["digest"] in known:
                 report.unchanged += 1
+            elif row["digest"] not in added:
+                new.setdefault(row["digest"], row)
         if new:
             images, captions = (_tensor(new.values(), name, store.model.dim) for name in ("vector", "caption_vectors"))
             store.put([_entry(row) for row in new.values()], images, captions)
-        known |= new.keys()
-        report.added += len(new)
+        added |= new.keys()
         bar.update(len(some))
+    report.added = len(added)
     return report
 
 
@@ -256,4 +278,5 @@ def _tensor(rows: Any, name: str, dim: int) -> torch.Tensor:
 def _entry(row: Row) -> Entry:
     captions = tuple(_sentences(row["captions"]))
     metadata = json.loads(row["metadata"])
-    return Entry(row["digest"], row["name"], captions, row["source"], row["path"], row["split"], metadata)
+    source, path = unescape_path(row["source"]), unescape_path(row["path"])
+    return Entry(row["digest"], row["name"], captions, source, path, row["split"], metadata)

@@ -1,6 +1,7 @@
 """What a store keeps of an image besides its vectors, what a search finds, and filters."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,3 +77,17 @@ def _matches(entry: Entry, key: str, wanted: Any) -> bool:
         return value is not None and (low is None or value >= low) and (high is None or value <= high)
     except TypeError:  # a number and a word have no order
         return False
+
+
+def escape_path(path: str) -> str:
+    r"""A path as text in UTF-8: bytes of a file's name that are none are spelt out; see `unescape_path`.
+
+    >>> escape_path("caf\udce9.jpg") == r"caf\udce9.jpg"
+    True
+    """
+    return re.sub(r"\\(?=u[0-9a-f]{4})|[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", path)
+
+
+def unescape_path(text: str) -> str:
+    """The reverse of `escape_path`."""
+    return re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), text)

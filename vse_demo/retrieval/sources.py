@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -80,7 +80,10 @@ def find_units(data: Path, splits: Sequence[str] | None = None) -> list[Unit]:
     """
     shards = [data] if data.suffix == ".tar" else sorted(data.glob("*.tar")) if data.is_dir() else []
     if shards:
-        return [Unit(str(shard.resolve()), shard.name, source=str(shard.resolve().parent)) for shard in shards]
+        return [
+            Unit(str(shard.resolve()), sanitize_text(shard.name), source=str(shard.resolve().parent))
+            for shard in shards
+        ]
     if data.suffix in LISTS:
         return _listed(data)
     return _of_dataset(data, splits)
@@ -101,7 +104,7 @@ def read_unit(unit: Unit) -> Iterator[Picture]:
     try:
         with unit.image().open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
-        error = "" if len(content) <= MAX_BYTES else f"{unit.name}: its bytes are more than this program reads"
+        error = _too_large(unit.name) if len(content) > MAX_BYTES else ""
         yield Picture(unit.name, b"" if error else content, unit.captions, error)
     except Exception as error:  # of the disk, or of an archive, which can be broken in many ways
         yield Picture(unit.name, b"", (), f"{unit.name} cannot be read: {getattr(error, 'strerror', None) or error}")
@@ -126,7 +129,7 @@ def _of_dataset(folder: Path, splits: Sequence[str] | None) -> list[Unit]:
     for split in dataset.splits if splits is None else splits:
         data, missing = dataset.present(split)
         units += _of_images(data, source, split)
-        units += [Unit(os.path.join(source, name), name, (), source, split) for name in missing]
+        units += [Unit(os.path.join(source, name), sanitize_text(name), (), source, split) for name in missing]
     return units + (_of_images(dataset.unlisted(), source, "") if splits is None else [])
 
 
@@ -155,30 +158,53 @@ def _images_of_shard(shard: Unit) -> int:
 
 def _read_shard(shard: Unit) -> Iterator[Picture]:
     """The samples of a shard: files that follow each other, of one name with different suffixes."""
-    sample, name, content, captions = "", "", b"", list[str]()
+    sample, pictures, captions, error = "", list[Picture](), list[str](), ""
     try:
         with tarfile.open(shard.path) as archive:
             for member in archive:
                 path = PurePosixPath(member.name)
                 if sample != (sample := str(path.parent / path.name.split(".")[0])):
-                    if name:
-                        yield Picture(f"{shard.name}/{name}", content, tuple(captions))
-                    name, content, captions = "", b"", []
+                    yield from _captioned(pictures, captions)
+                    pictures, captions = [], []
                 if _is_image(member):
-                    name, content = sanitize_text(member.name), _content(archive, member)
+                    pictures.append(_read_member(archive, member, f"{shard.name}/{sanitize_text(member.name)}"))
                 elif member.isfile() and path.suffix in (".txt", ".caption", ".json"):
                     captions += _captions(path.suffix, _content(archive, member))
-    except (OSError, tarfile.TarError, EOFError) as error:
-        yield Picture(
-            shard.name, b"", (), f"{shard.name} is broken, what follows {sample or 'its start'} is lost: {error}"
-        )
-        return
-    if name:
-        yield Picture(f"{shard.name}/{name}", content, tuple(captions))
+            _check_end(archive)
+    except (OSError, tarfile.TarError, EOFError) as problem:
+        after = sanitize_text(sample) or "its start"
+        error = f"{shard.name} is broken, what follows {after} is lost: {problem}"
+    yield from _captioned(pictures, captions)
+    if error:
+        yield Picture(shard.name, b"", (), error)
+
+
+def _check_end(archive: tarfile.TarFile) -> None:
+    """Refuse an archive that ends with a broken header: tarfile takes that for a good end."""
+    if archive.fileobj is not None:
+        archive.fileobj.seek(archive.offset)
+        if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            raise tarfile.ReadError("a header is cut off or broken")
+
+
+def _captioned(pictures: Sequence[Picture], captions: Sequence[str]) -> Iterator[Picture]:
+    """The pictures of a sample, of which there may be several, each with all of its captions."""
+    for picture in pictures:
+        yield replace(picture, captions=tuple(captions))
 
 
 def _is_image(member: tarfile.TarInfo) -> bool:
-    return member.isfile() and PurePosixPath(member.name).suffix.lower() in IMAGE_SUFFIXES and member.size <= MAX_BYTES
+    return member.isfile() and PurePosixPath(member.name).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> Picture:
+    if member.size > MAX_BYTES:
+        return Picture(name, b"", (), _too_large(name))
+    return Picture(name, _content(archive, member))
+
+
+def _too_large(name: str) -> str:
+    return f"{name}: its bytes are more than this program reads"
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
