@@ -131,6 +131,18 @@ def test_a_lesson_was_run_from_top_to_bottom_without_a_word_of_warning(lesson: P
 
 
 @each_lesson
+def test_what_a_cell_prints_is_one_text(lesson: Path) -> None:
+    for cell in code_cells(lesson):
+        assert sum(output.get("name") == "stdout" for output in cell.outputs) <= 1
+
+
+def test_what_a_kernel_prints_in_pieces_is_stored_as_one_text() -> None:
+    code = "import sys\nfor n in range(3):\n    print(n)\n    sys.stdout.flush()"
+    made = make_notebooks.execute(v4.new_notebook(cells=[v4.new_code_cell(code)]))
+    assert [output.text for output in made.cells[0].outputs] == ["0\n1\n2\n"]
+
+
+@each_lesson
 def test_a_lesson_needs_less_than_90_seconds_of_a_processor(lesson: Path) -> None:
     notebook = nbformat.read(lesson, as_version=4)  # scripts/make_notebooks.py --execute notes it
     assert notebook.metadata["cpu_seconds"] < 90
