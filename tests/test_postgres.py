@@ -24,7 +24,7 @@ from vse_demo import VSE, Gallery
 from vse_demo.app.collection import open_service
 from vse_demo.cli import main
 from vse_demo.data import read_image
-from vse_demo.retrieval import Entry, open_store, stored_models
+from vse_demo.retrieval import Entry, load_store, open_store, stored_models
 from vse_demo.utils.files import FileError
 
 psycopg = pytest.importorskip("psycopg", reason="pip install 'vse_demo[search]'")
@@ -199,6 +199,23 @@ def test_a_folder_is_synced_as_into_a_folder(store: PostgresGallery, tmp_path: P
         assert (again.added, again.changed, again.removed) == (0, 0, 0)
 
 
+def test_names_that_are_no_utf8_are_kept(
+    store: PostgresGallery, tmp_path: Path, save_picture: Callable[..., Path]
+) -> None:
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    odd, spelt = os.fsdecode(b"\xff.png"), r"\udcff \u005c \x.png"  # the second is UTF-8
+    for number, name in enumerate((odd, spelt)):
+        save_picture(place / name, number)
+    memory = Gallery(store.model)
+    for gallery in (store, memory):
+        assert gallery.sync(place, progress=False).added == 2
+        assert gallery.sync(place, progress=False).unchanged == 2
+    assert_equal(store, memory)
+    where = {"source": str(place)}
+    assert store.count(where) == 2
+    assert {hit.file for hit in store.search_images("red", where=where)} == {str(place / name) for name in (odd, spelt)}
+
+
 def test_a_forgotten_store_closes_its_connection(server: PostgresServer, address: str) -> None:
     def connections() -> int:
         with psycopg.connect(server.address) as connection:
@@ -247,6 +264,37 @@ def test_a_lost_connection_is_made_again(server: PostgresServer, store: Postgres
         store.put(*random_entries(10, batch))
         end_connection(server, store.server.run(lambda connection: connection.info.backend_pid))
         assert len(store) == 10 * (batch + 1)
+
+
+def test_a_statement_that_takes_too_long_is_not_tried_again(store: PostgresGallery) -> None:
+    calls: list[int] = []
+
+    def sleep(connection: psycopg.Connection) -> None:
+        calls.append(1)
+        with connection.transaction():
+            connection.execute("SET LOCAL statement_timeout = 20")
+            connection.execute("SELECT pg_sleep(60)")
+
+    with pytest.raises(FileError, match=r"it was not tried again \(canceling statement due to statement timeout"):
+        store.server.run(sleep)
+    assert len(calls) == 1
+
+
+def test_too_little_shared_memory_is_no_full_disk(store: PostgresGallery) -> None:
+    segment = 'could not resize shared memory segment "/PostgreSQL.1234" to 8388608 bytes: No space left on device'
+    for text, message in (
+        (segment, r"the server's shared memory .* is too small: give it more, as in docker run --shm-size=9g"),
+        (
+            "could not extend file: No space left on device",
+            "the server's disk is full; what was written before is safe",
+        ),
+    ):
+
+        def fail(connection: psycopg.Connection, text: str = text) -> None:
+            raise psycopg.errors.DiskFull(text)
+
+        with pytest.raises(FileError, match=message):
+            store.server.run(fail)
 
 
 def end_connection(server: PostgresServer, pid: int) -> None:
@@ -496,6 +544,48 @@ def test_the_command_indexes_and_searches_a_database(
     assert capsys.readouterr().out.splitlines() == expected
     assert main(["search", "--image", expected[0], "--gallery", address]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_who_only_reads_makes_no_gallery(
+    address: str, images: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_model().save_pretrained(tmp_path / "model")
+    assert main(["search", "a dog", "--model", str(tmp_path / "model"), "--gallery", address]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("vse-demo: there is no gallery in postgresql://")
+    assert said.endswith(": make one with vse-demo index\n")
+    assert PASSWORD not in said
+    with pytest.raises(FileError, match=r"there is no gallery in .*: make one with vse-demo index"):
+        load_store(address, make_model())
+    with pytest.raises(FileError, match=r"there is no gallery in .*: make one with vse-demo index"):
+        open_service(images[0].parent, [tmp_path / "model"], address)
+    with psycopg.connect(address) as connection:
+        assert not schema.exists(connection)
+
+
+def test_the_command_can_compare_every_vector(
+    store: PostgresGallery, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    make_model().save_pretrained(tmp_path / "model")
+    folder = Gallery.open(tmp_path / "gallery", store.model)
+    for gallery in (store, folder):
+        gallery.put(*random_entries(20, 0))
+    asked: list[bool] = []
+    prepare = schema.prepare_search
+
+    def note(cursor: psycopg.Cursor, k: int, exact: bool, citus: bool) -> None:
+        asked.append(exact)
+        prepare(cursor, k, exact, citus)
+
+    monkeypatch.setattr(schema, "prepare_search", note)
+    lines = []
+    for place, flags in ((address, []), (address, ["--exact"]), (str(folder.folder), ["--exact"])):
+        model = str(tmp_path / "model")
+        assert main(["search", "red", "--model", model, "--gallery", place, "--format", "paths", *flags]) == 0
+        lines.append(capsys.readouterr().out)
+    assert asked == [False, True]
+    assert lines[1] == lines[2] != ""
 
 
 def test_the_command_says_what_is_wrong_in_a_sentence(

@@ -1,6 +1,7 @@
 """A store is made equal to a folder, whatever has happened to the folder, and to the program."""
 
 import json
+import os
 import shutil
 import tempfile
 import zipfile
@@ -16,7 +17,9 @@ from test_retrieval import make_model
 
 from vse_demo import VSE, Ensemble, Gallery, open_dataset
 from vse_demo.app.collection import open_service
+from vse_demo.cli import main
 from vse_demo.retrieval import Store, replicate, sync, sync_stores
+from vse_demo.retrieval.entries import escape_path, unescape_path
 from vse_demo.utils.files import FileError
 
 NAMES = [f"{letter}.png" for letter in "abcd"]
@@ -165,6 +168,23 @@ def test_broken_and_missing_files_are_returned_with_the_reason(folder: Folder) -
     assert done.broken["gone.png"] == "gone.png is missing"
     assert done.broken["b.png"].startswith("b.png is not an image that this program reads")
     assert done.broken["c.png"] == "c.png is empty"
+
+
+def test_a_broken_file_whose_name_is_no_utf8_is_in_the_report(folder: Folder, tmp_path: Path) -> None:
+    (folder.place / os.fsdecode(b"caf\xe9.png")).write_bytes(b"no image")
+    make_model().save_pretrained(tmp_path / "model")
+    flags = ["--model", tmp_path / "model", "--data", folder.place, "--gallery", tmp_path / "gallery"]
+    assert main([*map(str, ["index", *flags, "--report", tmp_path / "report.json"])]) == 0
+    [(name, reason)] = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["broken"].items()
+    assert name == r"caf\udce9.png"
+    assert "is not an image that this program reads" in reason
+
+
+@settings(max_examples=300)
+@given(st.text(st.sampled_from("\\u005cd8e9\ud800\udce9\udfff\U0001f600/ä"), max_size=12))
+def test_a_path_comes_back_from_its_text(path: str) -> None:
+    escape_path(path).encode()
+    assert unescape_path(escape_path(path)) == path
 
 
 def test_a_broken_picture_is_counted_once(folder: Folder) -> None:

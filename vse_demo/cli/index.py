@@ -37,6 +37,7 @@ def run(chosen: argparse.Namespace) -> None:
     from vse_demo.retrieval.cluster import LOCAL, index_on_cluster
     from vse_demo.retrieval.sources import find_units
     from vse_demo.utils.files import write_json
+    from vse_demo.utils.text import sanitize_text
 
     splits = [chosen.split] if chosen.split else None
     if chosen.ray:
@@ -55,6 +56,7 @@ def run(chosen: argparse.Namespace) -> None:
     model = load_model(chosen.model, chosen.device, chosen.backend)
     gallery = open_store(chosen.gallery, model, chosen.model)
     done = index_on_cluster(gallery, chosen.data, splits, chosen.ray) if chosen.ray else gallery.sync(dataset, splits)
+    done.broken = {sanitize_text(name): sanitize_text(reason) for name, reason in done.broken.items()}
     if chosen.report:
         write_json(chosen.report, asdict(done))
     for reason in [] if chosen.report else done.broken.values():

@@ -68,6 +68,9 @@ def add(verbs: Verbs) -> None:
     add_model_flags(verb, required=False)
     add_backend_flag(verb)
     verb.add_argument("-k", type=int, default=5, help="how many results (default: 5)")
+    verb.add_argument(
+        "--exact", action="store_true", help="compare every vector, without the index of a database; a folder has none"
+    )
     verb.add_argument("--rerank", metavar="MODEL", help="a second model, of any kind, that puts the best 50 in order")
     verb.add_argument("--format", choices=FORMATS, default="text", help="how to print them (default: text)")
     verb.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
@@ -93,6 +96,8 @@ def run(chosen: argparse.Namespace) -> None:
     from vse_demo.shipped import load_gallery
 
     gallery = load_gallery(chosen.gallery, chosen.model, chosen.device, chosen.backend, lazy=True)
+    if chosen.exact:
+        gallery.exact = True
     only_image = chosen.image is not None and not asked and len(terms) == 1
     find = chosen.find or ("captions" if only_image and gallery.count_captions() else "images")
     search = gallery.search_captions if find == "captions" else gallery.search_images

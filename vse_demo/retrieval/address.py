@@ -36,8 +36,8 @@ def open_store(address: str | Path, model: EmbeddingModel, models: Sequence[str 
 
 
 def load_store(address: str | Path, model: EmbeddingModel) -> Store:
-    """Open a gallery to search it; see `open_store`."""
-    return _database(address, model) if is_database(address) else Gallery.load(address, model)
+    """Open a gallery to search it, if there is one: nothing is made; see `open_store`."""
+    return _database(address, model, create=False) if is_database(address) else Gallery.load(address, model)
 
 
 def stored_models(address: str | Path) -> list[str]:
@@ -53,7 +53,9 @@ def stored_models(address: str | Path) -> list[str]:
     return postgres.read_models(str(address))
 
 
-def _database(address: str | Path, model: EmbeddingModel, models: Sequence[str | Path] = ()) -> "PostgresGallery":
+def _database(
+    address: str | Path, model: EmbeddingModel, models: Sequence[str | Path] = (), create: bool = True
+) -> "PostgresGallery":
     from vse_demo.retrieval.postgres import PostgresGallery  # an extra, which others do not need
 
-    return PostgresGallery(str(address), model, models)
+    return PostgresGallery(str(address), model, models, create=create)

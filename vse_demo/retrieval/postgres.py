@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vse_demo.model.names import lasting_name
 from vse_demo.model.protocol import EmbeddingModel
-from vse_demo.retrieval.entries import Entry, Hit, Where
+from vse_demo.retrieval.entries import Entry, Hit, Where, escape_path, unescape_path
 from vse_demo.retrieval.store import Store, check_k
 from vse_demo.utils.files import FileError
 
@@ -36,6 +36,7 @@ PREFIXES = ("postgresql://", "postgres://")
 TRIES = 4  # of something that failed because the connection was lost
 BLOCK = 10_000  # images that are read at a time
 INDEX_FROM = 10_000  # images from which on an index is built; fewer are searched exactly in milliseconds
+CANCELLED = "57014"  # the state of a statement that took longer than the server allows, or that somebody ended
 Result = TypeVar("Result")
 COLUMNS = sql.SQL("i.digest, i.name, i.source, i.path, i.split, i.metadata")
 
@@ -50,13 +51,20 @@ class PostgresGallery(Store):
         models: Names of the model, for `read_models`.
         exact: Search without the index.
         wait: Seconds before a lost connection is tried again; doubled each time.
+        create: Make a gallery if there is none.
 
     Raises:
-        FileError: If the database cannot be reached or used; the message says why.
+        FileError: If the database cannot be reached or used, or holds no gallery; the message says why.
     """
 
     def __init__(
-        self, address: str, model: EmbeddingModel, models: Sequence[object] = (), exact: bool = False, wait: float = 0.5
+        self,
+        address: str,
+        model: EmbeddingModel,
+        models: Sequence[object] = (),
+        exact: bool = False,
+        wait: float = 0.5,
+        create: bool = True,
     ):
         self.model, self.exact, self.wait = model, exact, wait
         self.server = Server(address, wait)
@@ -65,7 +73,9 @@ class PostgresGallery(Store):
         }  # fmt: skip
 
         def prepare(connection: Any) -> dict[str, Any]:
-            if not schema.exists(connection):
+            if not create:
+                check_gallery(connection, self.server.place)
+            elif not schema.exists(connection):
                 schema.create(connection, about)
                 register_vector(connection)
             self.citus = schema.has_citus(connection)
@@ -131,7 +141,8 @@ class PostgresGallery(Store):
                 with cursor.copy(f"COPY vse_images ({columns}) FROM STDIN WITH (FORMAT binary)") as copy:
                     copy.set_types(["text"] * 5 + ["jsonb", "halfvec"])
                     for entry, vector in zip(entries, images, strict=True):
-                        text = (entry.digest, entry.name, entry.source, entry.path, entry.split)
+                        place = escape_path(entry.source), escape_path(entry.path)
+                        text = (entry.digest, entry.name, *place, entry.split)
                         copy.write_row((*text, Jsonb(dict(entry.metadata)), HalfVector(vector)))
                 columns = "digest, position, caption, vector"
                 with cursor.copy(f"COPY vse_captions ({columns}) FROM STDIN WITH (FORMAT binary)") as copy:
@@ -233,8 +244,7 @@ def read_models(address: str) -> list[str]:
     server = Server(address)
 
     def read(connection: Any) -> list[str]:
-        if not schema.exists(connection):
-            raise FileError(f"there is no gallery in {server.place}: make one with vse-demo index")
+        check_gallery(connection, server.place)
         return list(schema.read_about(connection, server.place)["models"])
 
     with contextlib.closing(server):
@@ -242,6 +252,12 @@ def read_models(address: str) -> list[str]:
     if not models:
         raise FileError(f"the gallery in {server.place} does not say which model encoded it: name it with --model")
     return models
+
+
+def check_gallery(connection: Any, place: str) -> None:
+    """Raise an error if a database holds no gallery."""
+    if not schema.exists(connection):
+        raise FileError(f"there is no gallery in {place}: make one with vse-demo index")
 
 
 class Server:
@@ -315,13 +331,21 @@ class Server:
 
     def _is_lost(self, problem: psycopg.Error) -> bool:
         """Whether trying again may help: the server is away or starting, not a wrong password or a full disk."""
-        return self._reached and (problem.sqlstate is None or problem.sqlstate[:2] in ("08", "57"))
+        state = problem.sqlstate
+        return self._reached and (state is None or (state[:2] in ("08", "57") and state != CANCELLED))
 
     def _sentence(self, problem: psycopg.Error) -> str:
         """What went wrong, in one line, without the password."""
         text = " ".join(str(problem).split())
         if password := self._options.get("password"):
             text = text.replace(str(password), "…")
+        if isinstance(problem, psycopg.errors.DiskFull) and "/PostgreSQL." in text:  # how its shared memory is called
+            return (
+                "the server's shared memory (/dev/shm) is too small: give it more, as in docker run --shm-size=9g, or "
+                f"let one process build the index (max_parallel_maintenance_workers = 0) ({text})"
+            )
+        if isinstance(problem, psycopg.errors.QueryCanceled):
+            return f"the server ended what was asked of it, and it was not tried again ({text})"
         if isinstance(problem, psycopg.errors.DiskFull):
             return f"the server's disk is full; what was written before is safe ({text})"
         if isinstance(problem, psycopg.errors.InsufficientPrivilege):
@@ -335,7 +359,7 @@ class Server:
 
 def _entry(row: Sequence[Any]) -> Entry:
     digest, name, source, path, split, metadata, captions = row
-    return Entry(digest, name, tuple(captions), source, path, split, metadata)
+    return Entry(digest, name, tuple(captions), unescape_path(source), unescape_path(path), split, metadata)
 
 
 def _hit(row: Sequence[Any]) -> Hit:

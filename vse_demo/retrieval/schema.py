@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import Connection, Cursor, sql
 
-from vse_demo.retrieval.entries import Value, Where
+from vse_demo.retrieval.entries import Value, Where, escape_path
 from vse_demo.utils.files import FileError
 
 VERSION = "1"
@@ -178,7 +178,7 @@ def condition(where: Where | None) -> tuple[sql.Composable, list[Any]]:
             values += [str(wanted), f"{str(wanted).rstrip('/')}/"]
         elif key in ("split", "name", "source"):
             parts += [sql.SQL("i.{} {} %s").format(sql.Identifier(key), sign) for sign, _ in _bounds(wanted)]
-            values += [value for _, value in _bounds(wanted)]
+            values += [escape_path(str(value)) if key == "source" else value for _, value in _bounds(wanted)]
         elif isinstance(wanted, tuple):
             for sign, value in _bounds(wanted):
                 same_type = sql.SQL("jsonb_typeof(i.metadata -> %s) = jsonb_typeof(%s::jsonb)")

@@ -25,6 +25,8 @@ class Store(abc.ABC):
     """Images and captions that a model has encoded, ready to be searched both ways."""
 
     model: EmbeddingModel
+    exact: bool = True
+    """Whether a search compares every vector, or asks an index, which may miss some."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
