@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from vse_demo import VSE, TrainConfig, build_objective, build_pooling, make_config, train
+from vse_demo import VSE, ModelConfig, TrainConfig, build_objective, build_pooling, make_config, train
 from vse_demo.cli import main
 from vse_demo.data import Dataset, open_dataset
+from vse_demo.encoders import WordTokenizer
 from vse_demo.losses import LossTerms
 from vse_demo.utils.files import FileError
 
@@ -117,9 +118,6 @@ def test_every_part_is_an_object_in_python(own: Path, karpathy_folder: Path) -> 
 def test_a_stored_model_imports_nothing_by_itself(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import own_parts
 
-    from vse_demo import ModelConfig
-    from vse_demo.encoders import WordTokenizer
-
     config = ModelConfig(dim=8, backbone="test_efficientnet", image_size=64, word_dim=4, pooling=own_parts.PowerMean)
     VSE(config, WordTokenizer(["red"])).save_pretrained(own / "model")
     del sys.modules["own_parts"]
@@ -136,6 +134,22 @@ def test_a_stored_model_imports_nothing_by_itself(own: Path, capsys: pytest.Capt
     assert main(arguments) == 1
     assert "--import own_parts" in capsys.readouterr().err
     assert "own_parts" not in sys.modules
+
+
+def test_a_gallery_imports_and_calls_nothing_by_itself(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own_parts.py").write_text("from vse_demo import VSE\ndef make():\n    return VSE.from_pretrained('model')\n")
+    config = ModelConfig(dim=8, backbone="test_efficientnet", image_size=64, word_dim=4)
+    VSE(config, WordTokenizer(["red"])).save_pretrained(own / "model")
+    index = ["index", "--model", "own_parts:make", "--data", "default", "--split", "val", "--gallery", "g"]
+    assert main(index) == 0
+    del sys.modules["own_parts"]
+    search = ["search", "red", "--gallery", "g"]
+    assert main(search) == 1
+    assert "encoded by own_parts:make, which is imported only if you name it: --model own_parts:make" in (
+        capsys.readouterr().err
+    )
+    assert "own_parts" not in sys.modules
+    assert main([*search, "--model", "own_parts:make"]) == 0
 
 
 def test_a_plain_function_is_a_loss(own: Path) -> None:

@@ -214,6 +214,18 @@ def test_an_object_of_python_is_a_model_too(tmp_path: Path, monkeypatch: pytest.
         load_model("no_such_module:model")
 
 
+def test_an_object_of_python_is_told_the_device_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_places.py").write_text(
+        "from test_hub import small_model\nmade = small_model()\ndef told(device):\n    return made.to(device)\n"
+    )
+    assert str(load_model("my_places:told").device) == "cpu"
+    assert str(load_model("my_places:told", "meta").device) == "meta"
+    for name in ("made", "small_model"):
+        with pytest.raises(ValueError, match=f"my_places:{name} is not told where to compute.* the device 'meta'"):
+            load_model(f"my_places:{name}", "meta")
+
+
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
     small_model().save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match="device 'gpu' cannot be used here"):

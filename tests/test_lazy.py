@@ -12,6 +12,7 @@ from vse_demo.encoders import SubwordTokenizer, TransformerText, WordTokenizer
 from vse_demo.model import onnx_model
 from vse_demo.model.lazy import LazyModel
 from vse_demo.model.onnx_model import OnnxModel
+from vse_demo.shipped import load_gallery, load_shipped
 from vse_demo.utils.files import FileError
 
 IMAGES = [paint(seed) for seed in range(3)]
@@ -76,7 +77,14 @@ def test_onnx_runtime_gives_the_vectors_of_the_model_and_exports_it_once(
     assert (fast.dim, fast.fingerprint()) == (model.dim, model.fingerprint())
     texts, items = [*captions_of(1), "red", "a long sentence about a red field and a green one"], items_of(model)
     torch.testing.assert_close(fast.encode_texts(texts, batch_size=2), model.encode_texts(texts), atol=1e-5, rtol=0)
-    torch.testing.assert_close(fast.encode_images(items, batch_size=2), model.encode_images(items), atol=1e-5, rtol=0)
+    sizes, run = list[int](), onnx_model._run
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            onnx_model, "_run", lambda session, *inputs: sizes.append(len(inputs[0])) or run(session, *inputs)
+        )
+        vectors = fast.encode_images(items, batch_size=2)
+    torch.testing.assert_close(vectors, model.encode_images(items), atol=1e-5, rtol=0)
+    assert sizes == ([2, 1] if model.config.vision == "region" else [1, 1, 1])  # a picture of a batch takes longer
     assert fast.encode_texts([]).shape == fast.encode_images([]).shape == (0, 8)
 
     monkeypatch.setattr(onnx_model, "VSE", None)  # which an export would need
@@ -96,6 +104,10 @@ def test_a_backend_that_cannot_be_used_says_why(
         load_model(folder, "cuda", backend="onnx")
     with pytest.raises(ValueError, match="runs models that were trained here"):
         load_model("package.module:Name", backend="onnx")
+    with pytest.raises(ValueError, match="unknown backend 'tensorrt'"):
+        load_shipped(backend="tensorrt")
+    with pytest.raises(ValueError, match="computes on CPUs: leave out the device 'cuda', or choose torch"):
+        load_gallery(device="cuda", backend="onnx")
     monkeypatch.setattr(onnx_model.importlib.util, "find_spec", lambda name: None)
     out = folder.parent / "vectors.npy"
     texts = folder.parent / "texts.txt"

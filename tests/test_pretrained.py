@@ -117,6 +117,16 @@ def test_it_is_loaded_by_folder_and_fits_galleries_and_ensembles(folder: Path, k
     assert len(gallery.search_captions(data.images[0], 2)) == 2
 
 
+@pytest.mark.parametrize("verb", ["search", "embed", "evaluate"])
+def test_a_device_that_is_not_there_gets_one_clear_line(
+    folder: Path, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["--data", "default"] if verb != "search" else ["red"]
+    out = ["--out", str(tmp_path / "vectors.npy")] if verb == "embed" else []
+    assert main([verb, *data, *out, "--model", str(folder), "--device", "nonsense"]) == 1
+    assert "device 'nonsense' cannot be used here" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command_indexes_searches_and_evaluates(
     folder: Path, karpathy_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

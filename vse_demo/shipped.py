@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from vse_demo.data.images import read_image
 from vse_demo.data.layouts import open_dataset
-from vse_demo.model.ensemble import Ensemble, load_folder, load_model
+from vse_demo.model.ensemble import Ensemble, check_backend, load_folder, load_model
 from vse_demo.model.names import DEFAULT, MODELS
 from vse_demo.model.protocol import EmbeddingModel
 from vse_demo.retrieval.address import load_store, stored_models
@@ -35,8 +35,12 @@ def load_shipped(
         device: Where the model computes.
         backend: As for `load_model`, and so is `lazy`.
         lazy: See there.
+
+    Raises:
+        ValueError: If there is no such model, or the backend cannot compute on that device here.
     """
     check_choice(name, list(MODELS), "shipped model")
+    check_backend(backend, device)
     root = shipped("gallery") / "images"
     parts = [
         Gallery.load(shipped("indexes") / part, load_folder(shipped("models") / part, device, backend, lazy)).moved(

@@ -1,6 +1,7 @@
 """Several models as one."""
 
 import hashlib
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from vse_demo.model.pretrained import PretrainedModel, is_pretrained
 from vse_demo.model.protocol import EmbeddingModel
 from vse_demo.model.vse import VSE
 from vse_demo.utils.checks import check_choice
-from vse_demo.utils.objects import import_object, is_reference
+from vse_demo.utils.objects import call_with, import_object, is_reference
 from vse_demo.utils.progress import in_batches
-from vse_demo.utils.tensors import evaluation_mode
+from vse_demo.utils.tensors import check_device, evaluation_mode
 
 BACKENDS = ("torch", "onnx")
 
@@ -103,7 +104,7 @@ def load_model(
     Args:
         names: What `VSE.from_pretrained` takes, and `ensemble`; a CLIP, ALIGN or SigLIP of transformers, by folder or
             hub name; or `package.module:Name`, where a model lies that is not of this package, or a function or class
-            that makes one without arguments. One or a list.
+            that makes one without arguments, or is told the `device`. One or a list.
         device: Where to put them.
         backend: `torch`, or `onnx` for ONNX Runtime, which is faster on CPUs and can only encode. A model is exported
             once, which takes a minute, and kept in the cache (`$VSE_DEMO_CACHE`).
@@ -112,11 +113,9 @@ def load_model(
     Raises:
         FileError: If there is no such model, or a file of it is broken or not as it was saved.
         ValueError: If an object is not what `EmbeddingModel` describes, PyTorch cannot use that device here, or the
-            backend cannot run such a model.
+            backend or an object cannot.
     """
-    check_choice(backend, BACKENDS, "backend")
-    if backend == "onnx" and str(device) != "cpu":
-        raise ValueError(f"the backend onnx computes on CPUs: leave out the device {str(device)!r}, or choose torch")
+    check_backend(backend, device)
     names = [names] if isinstance(names, str | Path) else names
     models: list[EmbeddingModel] = []
     for name in names:
@@ -124,12 +123,20 @@ def load_model(
         if foreign and backend == "onnx":
             raise ValueError(f"the backend onnx runs models that were trained here, and {name} was not: choose torch")
         if is_reference(name):
-            models.append(_import_model(str(name)))
+            models.append(_import_model(str(name), device))
         elif foreign:
             models.append(PretrainedModel.from_pretrained(name).to(device))
         else:
             models += [load_folder(folder, device, backend, lazy) for folder in find_models(name)]
     return models[0] if len(models) == 1 else Ensemble(models)
+
+
+def check_backend(backend: str, device: str | torch.device) -> None:
+    """Raise a ValueError if there is no such backend, or it cannot compute on that device here."""
+    check_choice(backend, BACKENDS, "backend")
+    if backend == "onnx" and str(device) != "cpu":
+        raise ValueError(f"the backend onnx computes on CPUs: leave out the device {str(device)!r}, or choose torch")
+    check_device(device)
 
 
 def load_folder(
@@ -141,9 +148,15 @@ def load_folder(
     return LazyModel(folder, device) if lazy else VSE.from_pretrained(folder, device)
 
 
-def _import_model(reference: str) -> EmbeddingModel:
+def _import_model(reference: str, device: str | torch.device) -> EmbeddingModel:
     found = import_object(reference)
-    model = found() if callable(found) and (isinstance(found, type) or not isinstance(found, EmbeddingModel)) else found
+    makes = callable(found) and (isinstance(found, type) or not isinstance(found, EmbeddingModel))
+    if str(device) != "cpu" and not (makes and "device" in inspect.signature(found).parameters):
+        raise ValueError(
+            f"{reference} is not told where to compute, since it has no parameter device: "
+            f"leave out the device {str(device)!r}"
+        )
+    model = call_with(found, {"device": device}, {}) if makes else found
     if not isinstance(model, EmbeddingModel):
         raise ValueError(
             f"{reference} is no model: it needs dim, encode_images, encode_texts and fingerprint (see EmbeddingModel)"

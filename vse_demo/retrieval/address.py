@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from vse_demo.model.protocol import EmbeddingModel
 from vse_demo.retrieval.gallery import Gallery, read_models
 from vse_demo.retrieval.store import Store
+from vse_demo.utils.files import FileError
+from vse_demo.utils.objects import is_reference
 
 if TYPE_CHECKING:
     from vse_demo.retrieval.postgres import PostgresGallery
@@ -41,16 +43,21 @@ def load_store(address: str | Path, model: EmbeddingModel) -> Store:
 
 
 def stored_models(address: str | Path) -> list[str]:
-    """The names of the model that encoded a gallery, as far as it was told.
+    """The names of the model that encoded a gallery, as far as it was told, for `load_model`.
 
     Raises:
-        FileError: If there is no gallery, or it does not say.
+        FileError: If there is no gallery, it does not say, or the model is an object of Python: galleries may come from
+            anywhere, so nothing is imported or called because one names it.
     """
     if not is_database(address):
-        return read_models(Path(address))
-    from vse_demo.retrieval import postgres
+        names = read_models(Path(address))
+    else:
+        from vse_demo.retrieval import postgres
 
-    return postgres.read_models(str(address))
+        names = postgres.read_models(str(address))
+    if own := next(filter(is_reference, names), None):
+        raise FileError(f"this gallery was encoded by {own}, which is imported only if you name it: --model {own}")
+    return names
 
 
 def _database(
