@@ -261,6 +261,34 @@ def test_a_second_folder_does_not_push_out_the_first(tmp_path: Path, save_pictur
     assert (done.added, done.changed, len(gallery)) == (0, 2, 4)
 
 
+def test_a_folder_that_has_moved_is_still_the_same_one(folder: Folder) -> None:
+    for number, name in enumerate(NAMES):
+        folder.write(name, number)
+    gallery = Gallery(make_model())
+    gallery.sync(folder.place, progress=False)
+    moved = Folder(folder.place.rename(folder.place.parent / "moved"))
+    (moved.place / "b.png").unlink()
+    done = gallery.sync(moved.place, progress=False)
+    assert (done.added, done.changed, done.removed, done.kept) == (0, 3, 1, {})
+    assert sorted(gallery.names) == ["a.png", "c.png", "d.png"]
+
+
+def test_what_is_kept_of_other_folders_is_told_also_of_one_that_is_away(tmp_path: Path) -> None:
+    gallery, places = Gallery(make_model()), [tmp_path / name for name in ("disk", "mine")]
+    for number, place in enumerate(places):
+        place.mkdir()
+        folder = Folder(place)
+        folder.write("b.png", 1 + number)
+        gallery.sync(place, progress=False)
+    done = gallery.sync(places[1], progress=False)  # the first has a picture that the second has, and one more
+    assert (done.removed, done.kept) == (0, {str(places[0]): 1})
+    assert str(done).endswith(f"0 removed, 1 kept from {places[0]}")
+    shutil.rmtree(places[0])
+    done = gallery.sync(places[1], progress=False)
+    assert (done.removed, len(gallery)) == (0, 3)
+    assert str(done).endswith(f"1 kept from {places[0]} (gone)")
+
+
 def test_pictures_of_an_archive_and_regions_can_be_synced(hub_copy_folder: Path, precomp_folder: Path) -> None:
     gallery = Gallery(make_model())
     assert gallery.sync(hub_copy_folder, progress=False).added == 8

@@ -58,7 +58,8 @@ def run(chosen: argparse.Namespace) -> None:
     done = index_on_cluster(gallery, chosen.data, splits, chosen.ray) if chosen.ray else gallery.sync(dataset, splits)
     done.broken = {sanitize_text(name): sanitize_text(reason) for name, reason in done.broken.items()}
     if chosen.report:
-        write_json(chosen.report, asdict(done))
+        kept = {sanitize_text(place): count for place, count in done.kept.items()}
+        write_json(chosen.report, {**asdict(done), "kept": kept})
     for reason in [] if chosen.report else done.broken.values():
         print(f"left out: {reason}", file=sys.stderr)
     place = "the database" if is_database(chosen.gallery) else chosen.gallery  # an address may hold a password

@@ -9,6 +9,7 @@ import itertools
 import os
 import warnings
 import zipfile
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ from vse_demo.model.ensemble import Ensemble
 from vse_demo.model.protocol import EmbeddingModel
 from vse_demo.retrieval.entries import Entry, Value
 from vse_demo.utils.files import FileError
+from vse_demo.utils.text import sanitize_text
 
 if TYPE_CHECKING:
     from vse_demo.retrieval.store import Store
@@ -53,11 +55,15 @@ class SyncReport:
     unchanged: int = 0
     unlisted: int = 0  # images that the folder's caption file does not name; they are in the store
     broken: dict[str, str] = field(default_factory=dict)  # images that are left out, by name, and why
+    kept: dict[str, int] = field(default_factory=dict)  # images of other folders that are not in this one, by folder
 
     def __str__(self) -> str:
         parts = [f"{self.added} images added", f"{self.changed} changed", f"{self.removed} removed"]
         parts += [f"{self.unlisted} without captions, which the caption file does not name"] * bool(self.unlisted)
         parts += [f"{len(self.broken)} left out, which cannot be read"] * bool(self.broken)
+        places = [sanitize_text(place) + " (gone)" * (not os.path.exists(place)) for place in self.kept]
+        some = ", ".join(places[:3]) + " …" * (len(places) > 3)
+        parts += [f"{sum(self.kept.values())} kept from {some}"] * bool(self.kept)
         return ", ".join(parts)
 
 
@@ -105,6 +111,9 @@ def sync_stores(
 ) -> list[SyncReport]:
     """Make stores equal to a folder, all in one pass; see `Store.sync`.
 
+    Where the folder has moved, that is, an old one is gone and most of its images are in this one, the rest of the old
+    one is forgotten; what else was read from other folders stays, and is told.
+
     Args:
         stores: One for each model.
         dataset: The folder.
@@ -125,6 +134,7 @@ def sync_stores(
         SyncReport(
             sum(digest not in work.failed for digest in plan.new), len(plan.changed), len(plan.gone),
             len(found.entries) - len(plan.changed) - len(plan.new), len(found.unlisted - work.failed), found.broken,
+            plan.kept,
         )
         for plan in plans
     ]  # fmt: skip
@@ -135,16 +145,33 @@ class _Plan:
 
     def __init__(self, store: "Store", found: Found, source: str, splits: Sequence[str] | None):
         self.store, self.gone, self.changed = store, list[str](), list[tuple[Entry, Entry]]()
-        self.new = dict.fromkeys(found.entries)
+        self.new, self.kept = dict.fromkeys(found.entries), dict[str, int]()
+        lost: dict[str, list[str]] = defaultdict(list)  # by folder, the digests of images that are not here
+        seen = Counter[str]()  # by folder, how many are
         for entry in store.entries():
+            asked = splits is None or entry.split in splits
             wanted = found.entries.get(entry.digest)
             if wanted is None:
-                if entry.source in (source, "") and (splits is None or entry.split in splits):
-                    self.gone.append(entry.digest)
+                if asked:
+                    lost[entry.source].append(entry.digest)
                 continue
+            seen[entry.source] += asked
             del self.new[entry.digest]
             if wanted != entry:
                 self.changed.append((entry, wanted))
+        for place, digests in lost.items():
+            if place in (source, "") or _has_moved(place, len(digests), seen[place]):
+                self.gone += digests
+            else:
+                self.kept[place] = len(digests)
+
+
+def _has_moved(folder: str, lost: int, seen: int) -> bool:
+    """Whether this is the folder under another name: it is gone, and most of its images are here.
+
+    That it is gone is not enough: it may be on a disk that is not plugged in, or on another machine.
+    """
+    return seen > lost and not os.path.exists(folder)
 
 
 def add_images(store: "Store", data: CaptionedImages, progress: bool = True, report: Report | None = None) -> int:
