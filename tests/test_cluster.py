@@ -4,11 +4,12 @@ import contextlib
 import io
 import json
 import os
+import pickle
 import signal
 import sys
 import tarfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,15 @@ from vse_demo.model import VSE, Ensemble, ModelConfig
 from vse_demo.model.onnx_model import OnnxModel
 from vse_demo.retrieval import Gallery, load_store, open_store, sources
 from vse_demo.retrieval import cluster as cluster_module
-from vse_demo.retrieval.cluster import PictureEncoder, PictureReader, decoding_size, index_on_cluster, ray_cluster
+from vse_demo.retrieval.cluster import (
+    PictureEncoder,
+    PictureReader,
+    decoding_size,
+    holds,
+    index_on_cluster,
+    ray_cluster,
+    sorted_digests,
+)
 from vse_demo.retrieval.sources import Unit, count_images, find_units, read_unit
 from vse_demo.utils.files import FileError
 
@@ -165,11 +174,11 @@ def test_regions_are_no_pictures(precomp_folder: Path) -> None:
 # What a worker does
 
 
-def encode(units: list[Unit], known: set[str] = frozenset()) -> list[dict]:
+def encode(units: list[Unit], known: Sequence[str] = ()) -> list[dict]:
     rows = [
         row
         for unit in units
-        for row in PictureReader(lambda: set(known))({**asdict(unit), "captions": [*unit.captions]})
+        for row in PictureReader(lambda: sorted_digests(known))({**asdict(unit), "captions": [*unit.captions]})
     ]
     batch = {name: np.array([row[name] for row in rows], object) for name in rows[0]}
     done = PictureEncoder(make_model)(batch)
@@ -197,7 +206,7 @@ def test_a_worker_passes_on_what_is_known_and_what_is_broken(images: list[Path],
     images[1].write_bytes(b"no image")
     images[2].write_bytes(b"")
     (tmp_path / "some.txt").write_text("\n".join(map(str, images[:4])))
-    good, broken, empty, known = encode(find_units(tmp_path / "some.txt"), {content_digest(images[3])})
+    good, broken, empty, known = encode(find_units(tmp_path / "some.txt"), [content_digest(images[3])])
     assert (len(good["vector"]), good["error"]) == (8 * 4, "")
     assert (broken["vector"], broken["error"].split(" (")[0]) == (
         b"",
@@ -210,11 +219,23 @@ def test_a_worker_passes_on_what_is_known_and_what_is_broken(images: list[Path],
 def test_what_is_known_is_loaded_once_for_many_units(images: list[Path]) -> None:
     calls: list[int] = []
     digest = content_digest(images[0])
-    reader = PictureReader(lambda: calls.append(1) or {digest})
+    reader = PictureReader(lambda: calls.append(1) or sorted_digests([digest]))
     rows = [row for unit in find_units(images[0].parent) for row in reader(asdict(unit))]
     assert len(rows) == len(images) > 1
     assert [bool(row["content"]) for row in rows] == [row["digest"] != digest for row in rows]
     assert len(calls) == 1
+
+
+def test_processes_share_the_digests_that_are_known(images: list[Path]) -> None:
+    digests = [content_digest(image) for image in images]
+    known = sorted_digests(digests[:5])
+    assert [holds(known, digest) for digest in digests] == [True] * 5 + [False] * 5
+    assert not holds(known, "")
+    assert not holds(sorted_digests([]), digests[0])
+    assert known.nbytes == 32 * 5
+    buffers: list[pickle.PickleBuffer] = []
+    assert len(pickle.dumps(known, 5, buffer_callback=buffers.append)) < 200  # the rest is mapped, not copied
+    assert sum(buffer.raw().nbytes for buffer in buffers) == known.nbytes
 
 
 def test_a_name_that_is_no_utf8_is_passed_on_in_utf8(tmp_path: Path, save_picture: Callable[..., Path]) -> None:
@@ -386,12 +407,15 @@ def test_shards_are_indexed_by_the_command(cluster: str, place: str, tmp_path: P
     files = {
         f"{seed}.{kind}": jpeg(seed) if kind == "jpg" else b"a dog" for seed in range(8) for kind in ("jpg", "txt")
     }
-    write_tar(tmp_path / "0.tar", {**files, "9.jpg": b"no image"})
-    flags = ["--data", tmp_path / "0.tar", "--gallery", place, "--ray", cluster]
+    shards = tmp_path / os.fsdecode(b"caf\xe9")  # a name that is no UTF-8
+    shards.mkdir()
+    write_tar(shards / "0.tar", {**files, "9.jpg": b"no image"})
+    flags = ["--data", shards, "--gallery", place, "--ray", cluster]
     arguments = ["index", "--model", tmp_path / "model", *flags, "--report", tmp_path / "report.json"]
     assert main([*map(str, arguments)]) == 0
     gallery = load_store(place, make_model())
     assert len(gallery) == gallery.count_captions() == 8
+    assert {entry.source for entry in gallery.entries()} == {str(shards)}
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["added"], list(report["broken"])) == (8, ["0.tar/9.jpg"])
     assert {hit.item for hit in gallery.search_images("a dog", 8)} == {f"0.tar/{seed}.jpg" for seed in range(8)}

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -35,6 +35,7 @@ from vse_demo.utils.runtime import keep_memory
 from vse_demo.utils.text import sanitize_text
 
 BLOCK_BYTES = 16 * 2**20  # of pictures that go from a task to an actor together
+DIGEST = np.dtype("S32")  # as `data.images.content_digest` writes it
 LOCAL = "local"  # the address of the cores of this machine
 Row = dict[str, Any]
 
@@ -132,14 +133,14 @@ def index_on_cluster(
     """
     units = find_units(data, splits)
     with store.writing(), ray_cluster(address, **options) as ray:
-        known = {entry.digest for entry in store.entries()}
+        known = sorted_digests(entry.digest for entry in store.entries())
         rows = encoded_rows(ray, units, store.model, known)
         total = count_images(units) if progress else 0
         with tqdm(total=total, unit=" images", disable=not progress, smoothing=0.05) as bar:
             return _write(store, rows, known, bar)
 
 
-def encoded_rows(ray: Any, units: Sequence[Unit], model: EmbeddingModel, known: set[str]) -> Iterator[list[Row]]:
+def encoded_rows(ray: Any, units: Sequence[Unit], model: EmbeddingModel, known: np.ndarray) -> Iterator[list[Row]]:
     """The rows of all pictures as they are done, in no order, some of them at a time."""
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
@@ -167,11 +168,11 @@ def encoded_rows(ray: Any, units: Sequence[Unit], model: EmbeddingModel, known: 
 class PictureReader:
     """Reads units where a task runs: each picture's bytes, and its digest; no bytes of what is known."""
 
-    load_known: Callable[[], set[str]]  # the digests that the store has
+    load_known: Callable[[], np.ndarray]  # the digests that the store has
 
     @cached_property
-    def known(self) -> set[str]:
-        """The same, loaded once for all units of a task: a million take a tenth of a second."""
+    def known(self) -> np.ndarray:
+        """The same, loaded once for all units of a task."""
         return self.load_known()
 
     def __call__(self, unit: Row) -> Iterator[Row]:
@@ -191,8 +192,22 @@ class PictureReader:
                 "split": of_unit.split,
                 "metadata": json.dumps(metadata),
                 "error": _error(picture),
-                "content": b"" if digest in self.known else picture.content,
+                "content": b"" if holds(self.known, digest) else picture.content,
             }
+
+
+def sorted_digests(digests: Iterable[str]) -> np.ndarray:
+    """Digests as an array: all processes of a machine share one in Ray's memory, of a set each would have a copy."""
+    known = np.fromiter(digests, DIGEST)
+    known.sort()
+    return known
+
+
+def holds(known: np.ndarray, digest: str) -> bool:
+    """Whether a digest is one of `sorted_digests`."""
+    wanted = digest.encode()
+    place = int(np.searchsorted(known, wanted))
+    return place < len(known) and bool(known[place] == wanted)
 
 
 def _error(picture: Picture) -> str:
@@ -249,7 +264,7 @@ def _sentences(captions: str) -> list[str]:
     return captions.split("\n") if captions else []
 
 
-def _write(store: Store, rows: Iterator[list[Row]], known: set[str], bar: Any) -> SyncReport:
+def _write(store: Store, rows: Iterator[list[Row]], known: np.ndarray, bar: Any) -> SyncReport:
     """Put what arrives into the store; of several pictures with the same content the first counts."""
     report, added = SyncReport(), set[str]()
     for some in rows:
@@ -257,7 +272,7 @@ def _write(store: Store, rows: Iterator[list[Row]], known: set[str], bar: Any) -
         for row in some:
             if row["error"]:
                 report.broken[row["name"]] = row["error"]
-            elif row["digest"] in known:
+            elif holds(known, row["digest"]):
                 report.unchanged += 1
             elif row["digest"] not in added:
                 new.setdefault(row["digest"], row)
