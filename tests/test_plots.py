@@ -1,6 +1,7 @@
 """The figures: what they show is what came in."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -163,7 +164,7 @@ def test_curves_comparison_space_and_circle_show_every_point() -> None:
     assert len(ax.lines) == 12
     ax = plots.plot_trade_off({"mean": (3.0, 200.0), "adpool": (1.0, 250.0)}, "speed", "RSUM", highlight="adpool")
     assert [line.get_xydata().tolist() for line in ax.lines] == [[[3.0, 200.0]], [[1.0, 250.0]]]
-    assert [line.get_color() for line in ax.lines] == [plots.IMAGE, plots.WRONG]
+    assert [line.get_color() for line in ax.lines] == [plots.IMAGE, "#000000"]  # vermilion would say that it is wrong
     assert len(plots.plot_circle(points, points).lines) == 6
 
 
@@ -183,6 +184,18 @@ def test_differences_stand_beside_what_was_expected() -> None:
     assert diamonds.get_xydata().tolist() == [[5.0, 1.0]]
     assert "diamond" in ax.get_xlabel()
     assert "diamond" not in plots.plot_differences({"a": [1.0]}).get_xlabel()
+
+
+@pytest.mark.parametrize("ends", [(4500, 1.6e8), (0.6, 80), (1, 6), (1, 7000)])
+def test_ticks_of_a_trade_off_are_whole_numbers_that_keep_clear_of_each_other(ends: tuple[float, float]) -> None:
+    ax = plots.plot_trade_off({"slow": (ends[0], 1), "fast": (ends[1], 2)}, "x", "y")
+    ax.figure.draw_without_rendering()
+    low, high = ax.get_xlim()
+    ticks = [tick.label1 for tick in ax.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    assert len(ticks) > 1
+    assert not any("e" in tick.get_text() for tick in ticks)
+    boxes = boxes_of(ticks)
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_a_name_in_a_trade_off_keeps_clear_of_the_point_to_its_right() -> None:

@@ -7,7 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
-from vse_demo.plots.style import IMAGE, PALETTE, WRONG, name_points, new_axes
+from vse_demo.plots.style import IMAGE, PALETTE, name_points, new_axes
+
+HIGHLIGHT = "#000000"  # neither right nor wrong
 
 
 def plot_curves(
@@ -43,11 +45,11 @@ def plot_comparison(
     Args:
         results: Name -> one value per seed.
         xlabel: What the values are.
-        highlight: Name of a row in another colour.
+        highlight: Name of a row in black.
         ax: Axes to draw on; a new figure if None.
     """
     ax = new_axes(ax, 6.4, 0.8 + 0.4 * len(results))
-    _plot_seeds(ax, results, [WRONG if name == highlight else IMAGE for name in results])
+    _plot_seeds(ax, results, [HIGHLIGHT if name == highlight else IMAGE for name in results])
     ax.set_xlabel(f"{xlabel} (dot: a seed, line: the mean)")
     return ax
 
@@ -119,17 +121,17 @@ def plot_trade_off(
         points: Name -> (x, y); x is on a log scale.
         xlabel: What x is.
         ylabel: What y is.
-        highlight: Name of a point in another colour.
+        highlight: Name of a point in black.
         ax: Axes to draw on; a new figure if None.
     """
     ax = new_axes(ax, 7, 4.2)
     x, y = np.array(list(points.values())).T
     for number, name in enumerate(points):
-        ax.plot(x[number], y[number], "o", ms=9, color=WRONG if name == highlight else IMAGE)
+        ax.plot(x[number], y[number], "o", ms=9, color=HIGHLIGHT if name == highlight else IMAGE)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log")
     wide = np.ptp(np.log10(x)) > 2  # a tick for each power of ten is enough then
-    ax.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
-    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1,), numticks=5) if wide else LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:,.10g}")
     ax.xaxis.set_minor_formatter("")
     ax.margins(x=0.2, y=0.1)
     name_points(ax, points)
