@@ -174,7 +174,8 @@ def slides(page: Page, around: dict[str, Page | None]) -> str:
                 data = output.get("data", {})
                 for kind in (kind for kind in FIGURES if kind in data):
                     if guess:
-                        shown.append(f'<section>{heading}<p class="guess">{escape(guess)}</p></section>')
+                        words = f'<p>{escape(said)}</p><p class="guess">{escape(guess)}</p>'
+                        shown.append(f"<section>{heading}{words}</section>")
                     image, guess = f'<img alt="" src="data:{kind};base64,{data[kind].strip()}">', ""
                     shown.append(f"<section>{heading}{image}<p>{escape(said)}</p></section>")
             if "reveal(" in cell.source:  # what has no figure is answered in words

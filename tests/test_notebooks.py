@@ -110,6 +110,15 @@ def test_each_exercise_has_a_hint_a_cell_to_fill_a_check_and_a_folded_solution_t
 
 
 @each_lesson
+def test_where_sections_have_a_level_exercises_have_one_too(lesson: Path) -> None:
+    text = "\n\n".join(prose(lesson))
+    if "*Level: deeper.*" in text:
+        assert all(
+            re.match(r"\*Level: (core|deeper)\b", asked) for asked in re.findall(r"^\*\*\d\.\*\* (.+)", text, re.M)
+        )
+
+
+@each_lesson
 def test_a_lesson_asks_for_guesses_and_ends_with_five_questions(lesson: Path) -> None:
     cells = code_cells(lesson)
     guesses = [number for number, cell in enumerate(cells) if "guess" in tags(cell)]

@@ -16,6 +16,7 @@ from vse_demo import AdPool, make_config, retrieval_ranks
 from vse_demo.teaching import EXERCISES, check, quiz, reveal, sliders
 from vse_demo.teaching.exercises.lesson_06 import rsum_by_chance
 from vse_demo.teaching.questions import FOLDER
+from vse_demo.teaching.tables import Table
 from vse_demo.training import TrainConfig
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -389,3 +390,13 @@ def test_sliders_have_a_picture_for_every_choice_and_show_the_one_they_start_at(
 def test_a_slider_starts_at_a_value_that_it_has() -> None:
     with pytest.raises(ValueError, match=r"width starts at 2, which is not among \[1, 9\]"):
         sliders(draw_line, [0.5, 2], height=[0.5], width=(1, 9))
+
+
+def test_a_table_keeps_the_names_of_its_rows_in_sight_and_reads_as_plain_text() -> None:
+    table = Table(["", "R@1", "RSUM"], [["VSE <0>", "9.5", "490.5"], ["SCAN", "–", "7"]])
+    assert repr(table) == "         R@1   RSUM\nVSE <0>  9.5  490.5\nSCAN       –      7"
+    page = table._repr_html_()
+    assert page.count("position: sticky; left: 0") == 3  # the corner and two rows
+    assert "VSE &lt;0&gt;</th><td>9.5</td><td>490.5</td>" in page
+    with pytest.raises(ValueError, match="a row of 1 in a table of 2 columns"):
+        Table(["", "R@1"], [["SCAN"]])

@@ -178,9 +178,10 @@ my_guess = ...  # "a", "b" or "c"
 # %%
 figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
 ax.hist(cosines.numpy(), bins=40, color=plots.IMAGE)
-ax.axvline(float(cosines[nearest[-1]]), color=plots.WRONG, lw=2)
-ax.text(float(cosines[nearest[-1]]), ax.get_ylim()[1] * 0.9, "  the five nearest →", color=plots.WRONG, fontsize=11)
-ax.set(xlabel=f"cosine with “{sentence}”", ylabel="photos", title="Most photos are far from any one sentence")
+ax.axvline(float(cosines[nearest[-1]]), color="black", lw=2)
+ax.text(float(cosines[nearest[-1]]), 1.02, "the five nearest →", ha="center", transform=ax.get_xaxis_transform())
+ax.set(xlabel=f"cosine with “{sentence}”", ylabel="photos")
+ax.set_title("Most photos are far from any one sentence", pad=24)
 plt.show()
 assert abs(float(cosines.median())) < 0.25 and float(cosines.std()) < 0.25
 reveal("1.1", my_guess)

@@ -401,7 +401,7 @@ assert uniform_within(photos) < 0 and uniform_within(texts) < 0
 # %% [markdown]
 # ## Through a real training run
 #
-# `read_log` gives the log of a run, here of a model of this size that AdOpt alone has trained, a row every few steps. Some logs hold the uniformity of the
+# `read_log` gives the log of a run, here of a model of this size that was trained with AdOpt only, a row every few steps. Some logs hold the uniformity of the
 # authors' code (near 1 for a spread space), newer ones the paper's (near 0). Both tell the same thing: how similar
 # **unrelated pairs** are, about $-\log$ of the code's and about the paper's itself. So we plot that.
 

@@ -463,7 +463,7 @@ plt.show()
 # the rest.
 #
 # The same story as pictures: similarities of the 41 validation photos (columns) with their captions (rows), before
-# training, after our two epochs by hand, and at the end. Bright is more similar than the average.
+# training, after our two epochs by hand, and at the end. Bright is more similar than the average; each panel has its own scale.
 #
 # **Guess first.** Before training you will see mostly (a) noise without a pattern, (b) stripes from top to bottom, (c) a
 # faint diagonal.
@@ -480,9 +480,11 @@ labels = ["before training", "after 2 epochs", f"best of {config.epochs} epochs"
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
 for ax, label, matrix in zip(axes, labels, (snapshots[0], snapshots[2], snapshots[3])):
     centred = matrix - matrix.mean()
-    limit = 2.5 * centred.std()  # each panel on its own scale
-    ax.imshow(centred, cmap="cividis", vmin=-limit, vmax=limit)
+    limit = 2.5 * centred.std()
+    shown = ax.imshow(centred, cmap="cividis", vmin=-limit, vmax=limit)
     ax.set(title=label, xlabel="photo", ylabel="captions of photo", xticks=[], yticks=[])
+    bar = figure.colorbar(shown, ax=ax, location="bottom", shrink=0.8, extend="both", label="similarity, less the mean")
+    bar.ax.locator_params(nbins=4)
 plt.show()
 
 # %% [markdown]
@@ -732,7 +734,7 @@ quiz("06_train")
 # |---|---|
 # | Learning from the hardest negative alone converges slowly (section 3.3 and appendix) | Yes, and worse: with few photos and this learning rate it does not leave the collapsed space. |
 # | AdOpt starts with many negatives and ends with a few (appendix, figure of the group size) | Yes: from about half of the batch to less than half of that, with the formula of the authors' code. |
-# | AdOpt gives better recall in the end | Better than the hardest negative, by more than the seeds differ; not better than all negatives all the time (exercise 3). Two seeds and 41 photos are a demonstration, not a measurement; [lesson 7](07_evaluation.ipynb) measures. |
+# | AdOpt gives better recall in the end | Better than the hardest negative, by more than the seeds differ; not distinguishably better than all negatives all the time (exercise 3). Two seeds and 41 photos are a demonstration, not a measurement; [lesson 7](07_evaluation.ipynb) measures. |
 # | 29,000 photos, d = 1024, 25 epochs | 166 photos, d = 128, 6 epochs: above chance, far below a model with enough data. |
 #
 # Next: [how to count results with care](07_evaluation.ipynb).

@@ -361,6 +361,7 @@ centred = torch.cat([image_vectors, caption_vectors]) - torch.cat([image_vectors
 across = gap / gap.norm()
 upward = torch.linalg.svd(centred - (centred @ across)[:, None] * across, full_matrices=False)[2][0]
 plane = torch.stack([across, upward], dim=1)
+reach = 1.05 * max(float((points @ plane).abs().max()) for share in (-1, 0, 1, 2) for points in shifted(share))
 
 
 # %% tags=["drawing"]
@@ -369,14 +370,15 @@ def plot_shifted(share: float, ax: plt.Axes) -> None:
     ax.scatter(*texts.T, s=6, color=plots.TEXT, alpha=0.6, label="texts")
     ax.scatter(*images.T, s=14, color=plots.IMAGE, label="images")
     rsum = evaluate(*shifted(share), image_ids)["rsum"]
-    ax.set(xlim=(-0.6, 0.6), ylim=(-0.6, 0.6), xticks=[], yticks=[], title=f"{share:.0%} closed: RSUM {rsum:.0f}")
+    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[])
+    ax.set_title(f"{share:.0%} closed: RSUM {rsum:.0f}")
 
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
 for ax, share in zip(axes, (0, 0.5, 1)):
     plot_shifted(share, ax)
 axes[0].set(xlabel="line between the centres", ylabel="largest spread")
-axes[0].legend(frameon=False, loc="lower right")
+figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside right center")
 plt.show()
 
 
@@ -411,7 +413,7 @@ ax.barh(labels, 100, color="#DDDDDD", label="another subject")
 ax.barh(labels, outcome.sum(axis=1)[order], color=plots.TEXT, label="another photo of the subject")
 ax.barh(labels, outcome[order, 0], color=plots.RIGHT, label="its own photo")
 ends = names[order[-1]], names[order[0]]
-title = f"{ends[0].capitalize()} find their subject most often, {ends[1]} least"
+title = f"{ends[0].capitalize()} find their subject most often, {ends[1]} least often"
 ax.set(xlabel="what comes first, in per cent of the captions", xlim=(0, 100), title=title)
 handles, keys = ax.get_legend_handles_labels()
 figure.legend(handles[::-1], keys[::-1], frameon=False, loc="outside lower center", ncols=3)
@@ -420,7 +422,7 @@ plt.show()
 # %% [markdown]
 # The number of photos stands in brackets: many photos of a kind are many **rivals** (a long orange bar). Other subjects fail
 # in another way: many of their captions end up with another subject (a long grey bar). But a wrong answer is seldom a
-# random one. How often has a wrong first photo at least the right subject, and which subjects are confused most?
+# random one. How often does a wrong first photo have at least the right subject, and which subjects are confused most?
 
 # %%
 wrong = ~right

@@ -204,11 +204,15 @@ assert np.isclose(parts.sum(), 0.96)
 
 # %% tags=["drawing"]
 figure, axes = plt.subplots(1, 4, figsize=(12, 2.4), layout="constrained", width_ratios=(1, 1, 1, 1.2))
-least, most = features.min(), features.max()  # one scale for all three
-for ax, values, title in zip(axes, (features, weights, weights * features), ("features", "weights", "their product")):
-    plots.plot_matrix(values, words, ["d1", "d2"], ax=ax, limits=(least, most))
+values_scale = features.min(), features.max()  # of features and products; weights go from 0 to 1
+panels = (
+    (features, values_scale, "features"),
+    (weights, (0, 1), "weights"),
+    (weights * features, values_scale, "product"),
+)
+for ax, (values, scale, title) in zip(axes, panels):
+    plots.plot_matrix(values, words, ["d1", "d2"], ax=ax, limits=scale)
     ax.set_title(title)
-figure.colorbar(axes[2].images[0], ax=axes[2]).ax.set_ylim(least, most)
 plots.plot_word_parts(words, parts, ax=axes[3]).set_title("part of each word")
 plt.show()
 
@@ -310,20 +314,23 @@ assert torch.allclose(table.sum(dim=0), word_parts, atol=1e-4)
 # %% tags=["drawing"]
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
 for ax, piece in zip(axes, word_parts.topk(3).indices.tolist()):
-    label = "part of the score" if ax is axes[2] else ""
-    limit = float(table[:, word_parts.topk(3).indices].abs().max())
+    label = "part of the score\n(2 % lie beyond)" if ax is axes[2] else ""
+    limit = float(table[:, word_parts.topk(3).indices].abs().quantile(0.98))
     heat = table[:, piece].view(side, side)
     plots.plot_heat_map(photo, heat, ax, limit, label).set_title(f"through “{found.words[piece]}”")
 plt.show()
 
 # %% [markdown]
-# The three maps have much in common, whatever their words mean. The words act together, since each of them has read the
-# whole sentence before it is pooled. We come back to that below. In numbers:
+# Do the three maps show the same places? Compare them cell by cell:
 
 # %%
-alike = np.corrcoef(table[:, word_parts.topk(3).indices].T)
-print(f"correlation of the maps: {alike.min():.1f} or more")
-assert alike.min() > 0.3
+alike = np.corrcoef(table[:, word_parts.topk(3).indices].T)[[0, 0, 1], [1, 2, 2]]
+print("correlation of each two maps:", ", ".join(f"{value:.1f}" for value in sorted(alike)))
+assert 0.1 < alike.min() < 0.9
+
+# %% [markdown]
+# They overlap, some more and some less, but no two are the same. Each word has a map of its own, and yet the words act together,
+# since each of them has read the whole sentence before it is pooled. We come back to that below.
 
 # %% [markdown]
 # A sentence that is false shows more. Take the photo of a dog on the grass. There is no sofa in it, and no cat:
@@ -478,14 +485,14 @@ print(f"cells that change by more than 0.05: {changed} of {side * side}")
 print("mean change left, right, above, below:", *(f"{value:.2f}" for value in sides))
 assert changed > 40  # far more than the square itself
 seen = "a" if changed <= 9 else "b" if changed < side * side / 2 else "c"
-reveal(seen, my_guess, "Clearly is here: by more than a twentieth of the length of a mean cell.")
+reveal(seen, my_guess, "“Clearly” means here: by more than a twentieth of the length of a mean cell.")
 
 # %% [markdown]
 # So a green cell means "the feature *at this place* helped", and that feature may describe what is beside it. Nor need the
 # change be centred on the square (compare the four sides): a network that pads its maps more on one side than on the other
 # shifts what a cell sees. A heat map is blurred, and may be slightly shifted, by nature; do not read it as an outline.
 #
-# **A word has read the sentence.** In the transformer every piece looks at every other. The clearest sign are the
+# **A word has read the sentence.** In the transformer every piece looks at every other. The clearest signs are the
 # pieces that mean nothing by themselves: the frame and the punctuation. They have parts, too.
 
 # %%

@@ -6,7 +6,8 @@
 # training into parts, and checks each time that the parts add up to the whole.
 #
 # **You will learn** to search in shards and merge without loss; to trade recall for time with an index, and to measure both;
-# to search with a filter, in a folder and in a database; and why negatives have to be gathered over processes, with a real training on two of them.
+# to search with a filter, in a folder and in a database; and why negatives have to be gathered over processes, with a real
+# training run on two of them.
 #
 # **Time**: 45 minutes. **You need**: lessons [5](05_adopt.ipynb) and [7](07_evaluation.ipynb), a little PyTorch.
 
@@ -164,6 +165,7 @@ ax.set(
     ylabel="recall of the true ten nearest",
     ylim=(0, 1.05),
 )
+ax.margins(x=0.1)  # room for the last number
 ax.set_title("A number is how many of 200 groups were visited")
 plt.show()
 
@@ -328,7 +330,7 @@ reveal("11.2", my_guess)
 # %% [markdown]
 # ## Exercises
 #
-# **1.** Write `merge(parts, k)`: `parts` is a list of lists of (score, name), one for each shard, in any order; the result are
+# **1.** Write `merge(parts, k)`: `parts` is a list of lists of (score, name), one for each shard, in any order; the result is
 # the k best of all, best first.
 #
 # <details><summary>Hint</summary><code>sorted(…, reverse=True)</code> sorts pairs by their first entry. How many of each shard do
