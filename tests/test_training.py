@@ -423,6 +423,36 @@ def test_a_run_does_not_go_on_with_other_data(
         train(None, karpathy_folder, tmp_path / "run", resume=True)
 
 
+def change_regions(folder: Path, split: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    np.save(folder / f"{split}_ims.npy", change(np.load(folder / f"{split}_ims.npy")))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: change_regions(folder, "train", lambda old: old + 1), r"other training data: .*\[8, 36, 16\]"),
+        (lambda folder: change_regions(folder, "train", lambda old: old[:, :9]), r"training .* has .*\[8, 9, 16\]"),
+        (lambda folder: change_regions(folder, "train", lambda old: old.astype(np.float64)), "training .* has .*f8"),
+        (lambda folder: change_regions(folder, "dev", lambda old: old + 1), "other validation data: 4 images and 20"),
+        (lambda folder: (folder / "dev_caps.txt").write_text("red\n" * 4), "has 4 images and 4 captions"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_regions_or_other_validation(
+    change: Callable[[Path], object], message: str, precomp_folder: Path, tmp_path: Path
+) -> None:
+    settings = {"dim": 16, "word_dim": 8, "vision": "region", "region_dim": 16, "batch_size": 8, "epochs": 1}
+    config = make_config("vse+2ad", {**settings, "min_word_count": 1})
+    first = train(config, precomp_folder, tmp_path / "run", progress=False)
+    assert train(None, precomp_folder, tmp_path / "run", resume=True, progress=False) == first
+    change(precomp_folder)
+    with pytest.raises(FileError, match=message):
+        train(None, precomp_folder, tmp_path / "run", resume=True, progress=False)
+    stored = json.loads((tmp_path / "run" / "data.json").read_text())
+    before = {name: stored[name] for name in ("images", "captions", "digest")}  # all that was written once
+    (tmp_path / "run" / "data.json").write_text(json.dumps(before))
+    Run(tmp_path / "run").check_data(*map(open_dataset(precomp_folder).split, ("train", "dev")))
+
+
 def test_a_start_that_fails_does_not_block_the_next(karpathy_folder: Path, tmp_path: Path) -> None:
     image = karpathy_folder / "images" / "3.jpg"
     good = image.read_bytes()

@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -22,6 +24,8 @@ from vse_demo.training.log import Log, NoLog, OnRow
 from vse_demo.training.trainer import Trainer
 from vse_demo.utils.files import FileError, read_json, write_atomic, write_json
 from vse_demo.utils.tensors import update_digest
+
+SAMPLE = 64  # images whose regions are compared when a run goes on, evenly spaced
 
 
 class Run:
@@ -39,10 +43,10 @@ class Run:
         if self.config_file.exists():
             raise FileError(f"{self.folder} holds a run already: --resume continues it, another --out starts a new one")
 
-    def start(self, trainer: Trainer, data: CaptionedImages) -> None:
+    def start(self, trainer: Trainer, data: CaptionedImages, held_out: CaptionedImages) -> None:
         """Write all that a resumed run needs; the config comes last and makes it a run."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.data_file, describe_data(data))
+        write_json(self.data_file, describe_data(data, held_out))
         trainer.model.tokenizer.save(self.folder)
         self.save_checkpoint(trainer)
         write_json(self.config_file, asdict(trainer.config))
@@ -55,18 +59,21 @@ class Run:
         with contextlib.suppress(OSError):  # there is something else in it, or there is no folder
             self.folder.rmdir()
 
-    def check_data(self, data: CaptionedImages) -> None:
-        """Raise a FileError if the run began with other training data; one of an older version cannot tell."""
+    def check_data(self, data: CaptionedImages, held_out: CaptionedImages) -> None:
+        """Raise a FileError if the run began with other data; one of an older version cannot tell, or not all of it."""
         if not self.data_file.exists():
             return
-        before, now = read_json(self.data_file), describe_data(data)
-        if before != now:
-            counts = before if isinstance(before, dict) else {}
-            raise FileError(
-                f"{self.folder} began with other training data: {counts.get('images')} images and "
-                f"{counts.get('captions')} captions; --data has {now['images']} images and {now['captions']} captions, "
-                "and their names or words differ. Resume with the data of the run, or start a new one"
-            )
+        before, now = read_json(self.data_file), describe_data(data, held_out)
+        before = before if isinstance(before, dict) else {}
+        for which, old, new in (
+            ("training", before, {name: now[name] for name in now if name != "validation"}),
+            ("validation", before.get("validation", now["validation"]), now["validation"]),
+        ):
+            if not _same_data(old, new):
+                raise FileError(
+                    f"{self.folder} began with other {which} data: {_in_words(old)}; --data has {_in_words(new)}, and "
+                    "their names, words or regions differ. Resume with the data of the run, or start a new one"
+                )
 
     def resume(self, device: str, compiled: bool = False, chunk: int = 0, world: World | None = None) -> Trainer:
         """The trainer as it was at the last checkpoint, on a device.
@@ -155,7 +162,7 @@ class Run:
 class WatchedRun(Run):
     """A run that another process writes: this one can resume it, and leaves the folder as it is."""
 
-    def start(self, trainer: Trainer, data: CaptionedImages) -> None:
+    def start(self, trainer: Trainer, data: CaptionedImages, held_out: CaptionedImages) -> None:
         """Leave it to the other process, as all that follows."""
 
     def discard(self, trainer: Trainer) -> None:
@@ -171,13 +178,41 @@ class WatchedRun(Run):
         pass
 
 
-def describe_data(data: CaptionedImages) -> dict[str, int | str]:
-    """How many images and captions a split has, and a digest of their names and words."""
+def describe_data(data: CaptionedImages, held_out: CaptionedImages) -> dict[str, Any]:
+    """Of training and validation data: how many images and captions, a digest of their names and words, the regions."""
+    return {**_describe_split(data), "validation": _describe_split(held_out)}
+
+
+def _describe_split(data: CaptionedImages) -> dict[str, Any]:
     digest = hashlib.blake2b(digest_size=16)
     for text in (*data.names, *data.captions):
         digest.update(text.encode() + b"\n")
     digest.update(data.image_ids.astype("<i8").tobytes())
-    return {"images": len(data), "captions": len(data.captions), "digest": digest.hexdigest()}
+    known = {"images": len(data), "captions": len(data.captions), "digest": digest.hexdigest()}
+    return {**known, "regions": _describe_regions(data.images)} if isinstance(data.images, np.ndarray) else known
+
+
+def _describe_regions(regions: np.ndarray) -> dict[str, Any]:
+    """Shape, type, and a digest of some: all of them may be tens of gigabytes."""
+    some = regions[np.linspace(0, len(regions) - 1, min(len(regions), SAMPLE)).astype(int)]
+    digest = hashlib.blake2b(np.ascontiguousarray(some).data, digest_size=16)
+    return {"shape": list(regions.shape), "dtype": regions.dtype.str, "digest": digest.hexdigest()}
+
+
+def _same_data(before: Any, now: Mapping[str, Any]) -> bool:
+    """Whether a split is what was written of it; earlier versions did not write of regions."""
+    return (
+        isinstance(before, dict)
+        and "digest" in before
+        and all(before.get(name, now[name]) == now[name] for name in now)
+    )
+
+
+def _in_words(split: Any) -> str:
+    known = split if isinstance(split, dict) else {}
+    regions = known.get("regions")
+    more = f" with regions {regions.get('shape')} of {regions.get('dtype')}" if isinstance(regions, dict) else ""
+    return f"{known.get('images')} images and {known.get('captions')} captions{more}"
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

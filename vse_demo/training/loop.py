@@ -86,7 +86,7 @@ def train(
             workers=workers, on_row=on_row, progress=progress and world.leads,
         )  # fmt: skip
         if resume:
-            run.check_data(train_split)
+            run.check_data(train_split, val_split)
             return finish(run.resume(world.device, compiled, chunk, world))
         if config is None:
             raise ValueError("a new run needs a config")
@@ -98,7 +98,7 @@ def train(
         world.copy_weights(model.to(world.device))
         trainer = Trainer(model, config, compiled, chunk, world)
         try:
-            run.start(trainer, train_split)
+            run.start(trainer, train_split, val_split)
             return finish(trainer)
         except Exception:
             if trainer.step == 0:  # nothing is lost, and the folder does not block the next try
