@@ -109,6 +109,17 @@ def test_a_list_names_files_beside_it_or_anywhere(images: list[Path], tmp_path: 
         find_units(tmp_path / "none.txt")
 
 
+def test_a_list_may_have_names_that_are_no_utf8(tmp_path: Path, save_picture: Callable[..., Path]) -> None:
+    path = save_picture(tmp_path / os.fsdecode(b"caf\xe9.jpg"), 0)
+    (tmp_path / "some.txt").write_bytes(b"caf\xe9.jpg\n")
+    [unit] = find_units(tmp_path / "some.txt")
+    [picture] = read_unit(unit)
+    assert (picture.name, picture.content) == (r"caf\udce9.jpg", path.read_bytes())
+    (tmp_path / "no.txt").write_bytes(b"\x89PNG\0\xff\n")
+    with pytest.raises(FileError, match=r"no\.txt cannot be read as a list of files"):
+        find_units(tmp_path / "no.txt")
+
+
 def test_shards_hold_samples_with_captions(tmp_path: Path) -> None:
     files = {
         "a/0.jpg": jpeg(0), "a/0.txt": b"one\ntwo\n", "a/1.caption": b"before its image", "a/1.jpg": jpeg(1),

@@ -112,10 +112,10 @@ def read_unit(unit: Unit) -> Iterator[Picture]:
 
 def _listed(file: Path) -> list[Unit]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()  # names need not be UTF-8
+        paths = [(file.parent / line.strip()).resolve() for line in lines if line.strip()]
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         raise FileError(f"{file} cannot be read as a list of files: {error}") from error
-    paths = [(file.parent / line.strip()).resolve() for line in lines if line.strip()]
     if not paths:
         raise FileError(f"{file} lists no file: it should hold the path of an image on each line")
     parent = file.parent.resolve()
