@@ -247,6 +247,8 @@ def test_an_image_finds_images_where_there_are_no_captions(
     assert search(capsys, "--image", image, "--gallery", plain, "--format", "paths").startswith(
         f"{tmp_path / 'pictures' / '13.jpg'}\n"
     )
+    assert main(["search", "red", "--gallery", str(plain), "--find", "captions"]) == 1
+    assert "--find captions: this gallery has no captions" in capsys.readouterr().err
     found = json.loads(search(capsys, "--image", image, "--gallery", gallery_folder, "--json", "--find", "images"))
     assert found[0]["name"] == "13.jpg"
     captions = json.loads(search(capsys, "--image", image, "--gallery", gallery_folder, "--json"))
@@ -342,6 +344,12 @@ def test_every_verb_that_reads_data_takes_a_layout_of_yours(
         (["train", "--data", ".", "--out", "run", "--resume", "--dim", "8"], "--resume keeps the settings"),
         (["train", "--data", ".", "--out", "run", "--preset", "clip"], "unknown preset 'clip'"),
         (["train", "--data", ".", "--out", "run", "--clip", "-1"], "clip must be above 0, not -1.0"),
+        (["train", "--data", ".", "--out", "run", "--dim", "-1"], "dim must be a whole number from 1 to 16384, not -1"),
+        (["train", "--data", ".", "--out", "run", "--image-size", "0"], "image_size must be a whole number from 1 to"),
+        (
+            ["train", "--data", ".", "--out", "run", "--ngram-buckets", "-1"],
+            "ngram_buckets must be a whole number from 0",
+        ),
         (["train", "--data", ".", "--out", "run", "--device", "gpu"], "device 'gpu' cannot be used here"),
         (["download", "imagenet", "--out", "x"], "unknown data set 'imagenet'"),
     ],

@@ -501,6 +501,13 @@ def test_captions_that_are_split_into_words_are_read(precomp_folder):
     assert words == [" ".join(caption.rstrip(".").replace(",", " ").split()) for caption in plain]
 
 
+def test_captions_that_do_not_fit_the_regions_are_named_by_their_own_file(precomp_folder):
+    words = (precomp_folder / "dev_caps.txt").rename(precomp_folder / "dev_precaps_stan.txt")
+    words.write_text("red,field\n" * 3)
+    with pytest.raises(FileError, match=r"dev_precaps_stan\.txt has 3 lines: the captions must be a whole multiple"):
+        open_dataset(precomp_folder).split("dev")
+
+
 def test_regions_inside_precomp_are_found(precomp_folder, tmp_path):
     (tmp_path / "f30k" / "images").mkdir(parents=True)
     precomp_folder.rename(tmp_path / "f30k" / "precomp")

@@ -100,6 +100,8 @@ def run(chosen: argparse.Namespace) -> None:
         gallery.exact = True
     only_image = chosen.image is not None and not asked and len(terms) == 1
     find = chosen.find or ("captions" if only_image and gallery.count_captions() else "images")
+    if find == "captions" and not gallery.count_captions():
+        raise ValueError("--find captions: this gallery has no captions; leave it out to find images")
     search = gallery.search_captions if find == "captions" else gallery.search_images
     queries: list[Query] = [[(text, 1.0), *terms] for text in asked] or [terms]
     second = load_second(chosen.rerank, chosen.device) if chosen.rerank else None

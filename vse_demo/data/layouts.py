@@ -254,9 +254,10 @@ def _read_precomputed(folder: Path, split: str) -> CaptionedImages:
     regions_file, captions_file = folder / f"{split}_ims.npy", folder / f"{split}_caps.txt"
     words_file = folder / f"{split}_precaps_stan.txt"  # of GSMN and others: split into words already
     of_words = words_file.exists() and not captions_file.exists()
+    captions_file = words_file if of_words else captions_file
     try:
         regions: np.ndarray = np.lib.format.open_memmap(regions_file, mode="r")  # neither pickles nor archives
-        lines = (words_file if of_words else captions_file).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        lines = captions_file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         captions = _captions([" ".join(line.replace(",", " ").split()) for line in lines] if of_words else lines)
         if regions.dtype.kind not in "fiu":
             raise ValueError(f"{regions_file.name} holds no numbers but {regions.dtype}")

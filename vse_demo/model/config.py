@@ -16,13 +16,21 @@ MODEL_TYPE = "vse_demo"
 FORMAT = 1  # of the saved folder; raised when an older program could not read it
 MAX_SIZE = 16384  # of any part of a stored model: more would fill the memory before it is found not to fit
 MAX_BUCKETS = 2**20  # of n-grams: 1.2 GB of vectors of the usual size
+SIZES = (  # of a model: name, least, most
+    *((name, 1, MAX_SIZE) for name in ("dim", "image_size", "region_dim", "word_dim")),
+    ("ngram_buckets", 0, MAX_BUCKETS),
+)
 PARTS = ("backbone", "text", "pooling")  # settings that may be somebody's own class
 Colour = tuple[float, float, float]  # red, green, blue
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a model is made of; the defaults are the paper's sizes."""
+    """What a model is made of; the defaults are the paper's sizes.
+
+    Raises:
+        ValueError: If a size cannot be meant; the message says which can.
+    """
 
     dim: int = setting(1024, "of the joint space")
     vision: str = setting("grid", "grid (a timm network's feature map), patch (a timm ViT) or region (precomputed)")
@@ -49,6 +57,10 @@ class ModelConfig:
         for name in ("image_mean", "image_std"):  # JSON has lists
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
+        for name, least, most in SIZES:
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value <= most:
+                raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
 
 
 def described(config: ModelConfig) -> dict[str, Any]:
@@ -78,13 +90,6 @@ def read_config(folder: Path) -> ModelConfig:
     unknown = sorted(set(settings) - {entry.name for entry in fields(ModelConfig)})
     if unknown:
         raise FileError(f"{path} has settings that this version does not know: {', '.join(unknown)}")
-    for name in ("dim", "image_size", "region_dim", "word_dim"):
-        value = settings.get(name, 1)
-        if not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
-            raise FileError(f"{path}: {name} must be a whole number from 1 to {MAX_SIZE}, not {value!r}")
-    buckets = settings.get("ngram_buckets", 0)
-    if not isinstance(buckets, int) or not 0 <= buckets <= MAX_BUCKETS:
-        raise FileError(f"{path}: ngram_buckets must be a whole number from 0 to {MAX_BUCKETS}, not {buckets!r}")
     for name in ("image_mean", "image_std"):
         if not _is_colour(settings.get(name), positive=name == "image_std"):
             raise FileError(f"{path}: {name} must be three numbers, one for each colour, not {settings[name]!r}")

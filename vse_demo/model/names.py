@@ -57,7 +57,11 @@ def find_model(name: str | Path) -> Path:
     """
     folders = find_models(name)
     if len(folders) > 1:
-        raise FileError(f"{name} is not one model but {len(folders)}: load_model({str(name)!r}) loads them all")
+        members = " or ".join(folder.name for folder in folders)
+        raise FileError(
+            f"{name} is not one model but {len(folders)}: name one of them, {members} "
+            f"(in Python load_model({str(name)!r}) loads them all)"
+        )
     return folders[0]
 
 
