@@ -19,6 +19,13 @@ class EmbeddingModel(Protocol):
 
     Example, a CLIP of transformers:
 
+        import torch
+        from transformers import CLIPModel, CLIPProcessor
+
+        from vse_demo.data.images import as_image
+        from vse_demo.utils.progress import in_batches
+        from vse_demo.utils.tensors import l2_normalize
+
         class CLIP:
             def __init__(self, name="openai/clip-vit-base-patch32"):
                 self.model = CLIPModel.from_pretrained(name).eval()
