@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-NAME = "position: sticky; left: 0; background: #fff; text-align: left; white-space: nowrap; max-width: none"
+NAME = "position: sticky; left: 0; background: var(--jp-layout-color0, #fff); text-align: left; white-space: nowrap; max-width: none"
 
 
 @dataclass(frozen=True)
