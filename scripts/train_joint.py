@@ -12,7 +12,8 @@ hard. The learning rate follows the time that is left of `--minutes`. Every ten 
 a checkpoint is written, from which `--resume` goes on. At the end OUT/minilm and OUT/bigru are whole models. `--start`
 begins with the models of a run that has ended, at the full learning rate again, and uses what it computed. What is
 computed once belongs to these photos and captions: for others take another OUT. `--more-captions` is a file in
-Karpathy's layout with captions of photos that are not here; the BiGRU begins with these.
+Karpathy's layout with captions of photos that are not here; the BiGRU begins with these. With four frozen stages a run
+took 14 GB of memory, and 8 GB with jemalloc in place of glibc's malloc (`LD_PRELOAD=libjemalloc.so.2`).
 """
 
 import argparse
