@@ -66,6 +66,30 @@ CONTRAST = """(element, part) => {  // of its text with what is behind it, as WC
   const both = [getComputedStyle(element, part).color, getComputedStyle(behind).backgroundColor].map(light);
   return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
 }"""
+FAINT = """() => {  // texts of a smaller contrast than 4.5 with what is behind them, all opacities included
+  const parse = colour => {
+    const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number), scale = colour.startsWith('color(') ? 255 : 1;
+    return [r * scale, g * scale, b * scale, a];
+  };
+  const over = (top, below) => [0, 1, 2].map(n => top[n] * top[3] + below[n] * (1 - top[3])).concat(1);
+  const light = colour => colour.slice(0, 3).map(each => each / 255)
+    .map(each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, each, number) => sum + [0.2126, 0.7152, 0.0722][number] * each, 0);
+  const above = element => element ? [...above(element.parentElement), element] : [];
+  const words = element => [...element.childNodes].filter(each => each.nodeType === 3).map(each => each.data).join('');
+  const contrast = element => {
+    const all = above(element).map(each => getComputedStyle(each)), ink = parse(all.at(-1).color);
+    const paper = all.reduce((below, each) => over(parse(each.backgroundColor), below), [255, 255, 255, 1]);
+    ink[3] *= all.reduce((product, each) => product * each.opacity, 1);
+    const both = [over(ink, paper), paper].map(light);
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+  };
+  for (const each of document.getAnimations()) each.finish();
+  return [...document.querySelectorAll('body *')]
+    .filter(each => /[\\p{L}\\d]/u.test(words(each)) && !each.closest('svg, script, style, .unseen'))
+    .filter(each => each.checkVisibility({ visibilityProperty: true, opacityProperty: true }) && each.offsetHeight)
+    .map(each => [contrast(each).toFixed(2), words(each).trim()]).filter(([measured]) => measured < 4.5);
+}"""
 HASTE = """() => {  // two frames can be over before the page has drawn what it was told
   const later = window.requestAnimationFrame;
   let early = 2;
@@ -361,6 +385,99 @@ def test_a_result_opens_large_with_its_credit(page: Page) -> None:
     expect(large).to_be_hidden()
 
 
+def test_no_arrow_in_the_large_view_is_lost(page: Page) -> None:
+    """Arrows are faster than answers: all of these come before the first one."""
+    search(page, "a bird on a branch")
+    items = page.locator("#found-pictures .card").evaluate_all("all => all.map(each => each.dataset.item)")
+    page.locator("#found-pictures .enlarge").first.click()
+    name = page.locator("dialog.large .name")
+    expect(name).to_have_text(items[0])
+    press = """(dialog, key) => {
+        for (const each of [1, 2, 3]) dialog.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));
+    }"""
+    page.locator("dialog.large").evaluate(press, "ArrowRight")
+    expect(name).to_have_text(items[3])
+    for _ in range(2):
+        page.keyboard.press("ArrowLeft")
+    expect(name).to_have_text(items[1])
+
+
+def test_a_picture_can_be_opened_again_and_what_comes_late_opens_nothing(page: Page) -> None:
+    large, cards = page.locator("dialog.large"), page.locator("#found-pictures .enlarge")
+    for _ in range(2):
+        cards.first.click()
+        expect(large).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(large).to_be_hidden()
+    held: list[playwright.Route] = []
+    page.route("**/queue/join*", lambda route: held.append(route), times=1)
+    cards.first.click()
+    page.keyboard.press("ArrowRight")
+    wait_until(lambda: page.evaluate("true") and held)
+    page.keyboard.press("Escape")
+    held[0].continue_()
+    second = page.locator("#found-pictures .card").nth(1).get_attribute("data-item")
+    expect(page.locator("#large .name")).to_have_text(str(second))
+    expect(large).to_be_hidden()
+
+
+def test_arrows_are_offered_only_where_they_lead_somewhere(page: Page) -> None:
+    page.locator("#found-pictures .enlarge").first.click()
+    expect(page.locator("dialog.large .keys")).to_have_text("← → other results, Esc closes")
+    page.keyboard.press("Escape")
+    page.goto(page.url.split("?")[0] + "?q=a+bird&tab=captions&picture=047.jpg")  # no bird
+    page.locator(".enlarge.inline").filter(visible=True).click()
+    expect(page.locator("dialog.large .beside")).to_be_hidden()
+    expect(page.locator("dialog.large .keys")).to_contain_text("Esc closes")
+
+
+def test_what_is_wrong_with_an_address_stays_on_the_page(page: Page, demo: Server) -> None:
+    page.goto(f"{demo.address}/?like=nothing.jpg")
+    said = page.locator("#found-pictures .head")
+    expect(said).to_contain_text("there is no picture 'nothing.jpg' in this collection")
+    said.get_by_role("button", name="Search without a picture").click()
+    expect(page.locator("#found-pictures .card")).to_have_count(5)
+    page.goto(f"{demo.address}/?q=-people")
+    expect(said).to_contain_text("Say what to look for, not only what to leave out")
+    search(page, "a bird on a branch")
+    expect(page.locator("#found-pictures .card")).to_have_count(5)
+
+
+def test_a_file_that_is_no_picture_leaves_the_results_alone(page: Page, demo: Server, tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    page.goto(f"{demo.address}/?like=001.jpg")
+    head, field = page.locator("#found-pictures .head strong"), page.locator("#ask input[type=file]").first
+    expect(head).to_have_text("Nearest to this picture")
+    page.get_by_text("Search by a picture, alone or with a sentence").click()
+    for _ in range(2):
+        field.set_input_files(tmp_path / "bad.jpg")
+        expect(page.get_by_text("bad.jpg is not an image").first).to_be_visible()
+        expect(field).to_be_attached()  # it is free again
+        page.evaluate(WHEN_CALM)
+        expect(head).to_have_text("Nearest to this picture")
+        assert "like=001.jpg" in page.evaluate("location.href")
+        page.get_by_label("Close").filter(visible=True).first.click()
+        expect(page.get_by_text("bad.jpg is not an image")).to_have_count(0)
+    field.set_input_files(gallery_file("002.jpg"))
+    expect(head).to_have_text("Nearest to your picture")
+    page.locator("#ask").get_by_label("Remove").first.click()
+    expect(page.locator("#found-pictures .head")).to_have_text("The nearest pictures appear here.")
+
+
+def test_more_captions_can_be_shown(page: Page) -> None:
+    open_tab(page, "Find captions")
+    cards, head = page.locator("#found-captions .card"), page.locator("#found-captions .head")
+    page.locator("#give input[type=file]").first.set_input_files(gallery_file("001.jpg"))
+    expect(page.locator(".about .name").filter(visible=True)).to_have_text("001.jpg")
+    expect(cards).to_have_count(5)
+    head.get_by_role("button", name="20", exact=True).click()
+    expect(cards).to_have_count(20)
+    expect(page.locator(".about .name").filter(visible=True)).to_have_text("001.jpg")  # it is still about the upload
+    expect(head.get_by_role("button", name="20", exact=True)).to_have_attribute("aria-pressed", "true")
+    open_tab(page, "The space")
+    expect(page.locator("#space .mark")).to_have_text(IMAGE_LABEL)
+
+
 def test_more_like_this_and_more_results(page: Page) -> None:
     search(page, "a bird on a branch")
     page.locator(".reasons").get_by_text("More like this").first.click()
@@ -371,8 +488,10 @@ def test_more_like_this_and_more_results(page: Page) -> None:
     head.get_by_role("button", name="20", exact=True).click()
     cards = page.locator("#found-pictures .card")
     expect(cards).to_have_count(20)
+    steps = page.evaluate("history.length")
     page.locator(".cards.many").evaluate("each => each.scrollTo(0, each.scrollHeight)")
     expect(cards).to_have_count(40)
+    assert page.evaluate("[history.length, new URLSearchParams(location.search).get('k')]") == [steps, "40"]
     items = cards.evaluate_all("all => all.map(each => each.dataset.item)")
     assert len(set(items)) == 40
 
@@ -714,6 +833,20 @@ def test_every_tab_fits_a_phone_in_the_dark(phone: Page) -> None:
     assert light > 400 > 200 > dark
 
 
+def test_the_label_of_the_mark_does_not_lie_on_its_ring(page: Page, phone: Page) -> None:
+    for each in (page, phone):
+        open_tab(each, "The space")
+        expect(each.locator("#space .mark")).to_have_text(app_page.EXAMPLES[0])
+        each.get_by_label("Zoom in").click()
+        gap = each.locator("#space .mark").evaluate("""mark => {
+            const [ring, label] = [...mark.children].map(part => part.getBoundingClientRect());
+            const { strokeWidth } = getComputedStyle(mark.querySelector('circle')), zoom = mark.getScreenCTM().a;
+            const edge = parseFloat(strokeWidth) / 2 / 2 * zoom;  // twice as near
+            return Math.max(label.left - ring.right, ring.left - label.right) - edge;
+        }""")
+        assert gap > 0
+
+
 def test_the_results_of_an_upload_are_on_the_first_screen_of_a_phone(phone: Page) -> None:
     phone.get_by_text("Search by a picture, alone or with a sentence").tap()
     phone.locator("#ask input[type=file]").first.set_input_files(gallery_file("002.jpg"))
@@ -729,14 +862,14 @@ def test_the_results_of_an_upload_are_on_the_first_screen_of_a_phone(phone: Page
 def test_every_tab_fits_every_width(browser: Browser, demo: Server, theme: str) -> None:
     for page in watched(browser, f"{demo.address}/?__theme={theme}", viewport=DESKTOP):
         assert page.get_by_label("A sentence").evaluate(CONTRAST, "::placeholder") >= 4.5
-        link, button = page.get_by_role("link", name="For programs"), page.get_by_role("button", name="Search").first
-        for text in (link, button, page.get_by_text("Model", exact=True).first):
-            assert text.evaluate(CONTRAST) >= 4.5, text
+        page.get_by_text("Search by a picture, alone or with a sentence").click()
         search(page, CAPTION)
         for tab in ("Find pictures", "Find captions", "The space", "How it learned"):
             open_tab(page, tab)
             if tab.startswith("Find"):
                 explained_calmly(page)
+            page.evaluate(WHEN_CALM)
+            assert page.evaluate(FAINT) == [], tab
             for width in (1440, 768, 390):
                 page.set_viewport_size({"width": width, "height": 900})
                 page.evaluate(WHEN_CALM)
@@ -746,6 +879,9 @@ def test_every_tab_fits_every_width(browser: Browser, demo: Server, theme: str) 
         page.set_viewport_size({"width": 768, "height": 900})
         lines = page.locator("h1").evaluate("each => each.offsetHeight / parseFloat(getComputedStyle(each).lineHeight)")
         assert round(lines) <= 2
+        page.locator("#found-pictures .enlarge").first.click()
+        expect(page.locator("dialog.large")).to_be_visible()
+        assert page.evaluate(FAINT) == []
 
 
 def test_the_screenshots_of_the_readme_are_there_and_small() -> None:

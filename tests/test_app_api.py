@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from support import paint
@@ -111,12 +112,52 @@ def test_vectors_and_reasons_agree_with_the_search(client: TestClient) -> None:
         ("find_captions", {"image": 7}, "image must be the name of a picture, a data: address or a file, not a number"),
         ("explain", {"image": "0.jpg"}, "the argument 'sentence' is missing"),
         ("embed", {}, "Give a sentence, an image, or both"),
+        ("find_images", {"sentence": "red", "model": {}}, "model must be text, not an object"),
+        ("find_images", {"sentence": "red", "model": 0}, "model must be text, not a number"),
+        ("find_images", {"sentence": "red", "model": False}, "model must be text, not true or false"),
+        ("find_images", {"sentence": ["red", 3]}, "sentence must be text, not a number"),
+        ("find_images", {"sentence": [["red"]]}, "sentence must be text, not a list"),
+        ("find_similar", {"image": "0.jpg", "sentence": {}}, "sentence must be text, not an object"),
+        ("find_captions", {"image": 0}, "image must be the name of a picture, a data: address or a file, not a number"),
+        (
+            "find_captions",
+            {"image": [[]]},
+            "image must be the name of a picture, a data: address or a file, not a list",
+        ),
+        ("find_captions", {"image": ""}, "Give a picture first"),
+        ("explain", {"image": "0.jpg", "sentence": ["red"]}, "sentence must be text, not a list"),
+        ("embed", {"sentence": [], "image": "0.jpg"}, "a list must have 1 to 64 items, not 0"),
+        ("embed", {"sentence": "red", "image": []}, "a list must have 1 to 64 items, not 0"),
+        ("embed", {"sentence": 0, "image": "0.jpg"}, "sentence must be text, not a number"),
     ],
 )
 def test_wrong_arguments_get_a_sentence(client: TestClient, route: str, body: dict[str, object], sentence: str) -> None:
     answer = client.post(f"/{route}", json=body)
     assert answer.status_code == 422
     assert sentence in answer.json()["error"]
+
+
+def test_a_file_is_no_sentence(client: TestClient, place: Path) -> None:
+    photo = (place / "data" / "images" / "3.jpg").read_bytes()
+    answer = client.post("/find_images", files={"sentence": ("3.jpg", photo)})
+    assert answer.json() == {"error": "sentence must be text, not a picture"}
+
+
+def test_null_is_what_is_left_out(client: TestClient) -> None:
+    for route, given in (("find_images", {"sentence": "red"}), ("embed", {"image": "0.jpg"})):
+        answer = client.post(f"/{route}", json=given).json()
+        assert client.post(f"/{route}", json={**given, "model": None}).json() == answer
+    assert client.post("/embed", json={"image": "0.jpg", "sentence": None}).json() == answer
+
+
+def test_an_explanation_of_a_picture_of_the_collection_is_credited(client: TestClient, place: Path) -> None:
+    by_name = client.post("/explain", json={"image": "0.jpg", "sentence": "red"}).json()
+    about = {"picture": "0.jpg", "title": 'A "title"', "author": "=Ann", "licence": "CC0"}
+    assert about.items() <= by_name.items()
+    assert by_name["url"] == "http://testserver/pictures/0.jpg?file"
+    photo = (place / "data" / "images" / "0.jpg").read_bytes()
+    by_file = client.post("/explain", files={"image": ("0.jpg", photo)}, data={"sentence": "red"}).json()
+    assert by_file.keys() == {"score", "words", "rest", "cells"}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +225,7 @@ def test_a_picture_is_credited_where_nothing_is_explained(
     other = Service({"one": lambda _: gallery}, service.files, service.captions, lambda *_: None, service.credits)
     monkeypatch.setattr(other, "is_far", lambda *_: pooling == "adpool")
     actions = Actions(other)
-    answers = list(actions.find_captions(None, "0.jpg", "", "none", Turns(), 1, lambda *_, **__: None))
+    answers = list(actions.find_captions(None, "0.jpg", 5, "", "none", Turns(), 1, lambda *_, **__: None))
     why = answers[-1][1]
     assert "=Ann" in why
     assert 'data-enlarge="0.jpg"' in why
@@ -284,7 +325,7 @@ def test_nothing_is_close_is_said_by_the_calibration(service: Service, monkeypat
     assert len(hashed) == 1  # all weights are hashed for that: not for every search
     cards = results.image_cards(Asked("red"), found, str, far=True)
     assert cards.index("Nothing here is close") < cards.index("<details") < cards.index('class="cards')
-    captions = results.caption_cards(service.find_captions(image), far=True)
+    captions = results.caption_cards(service.find_captions(image), Asked(), far=True)
     assert "below such a score the right caption was seldom there" in " ".join(captions.split())
 
 
@@ -346,6 +387,62 @@ def test_broken_files_are_listed() -> None:
     cards = results.image_cards(Asked("red"), [], str, left_out=["<b>.jpg is empty"])
     assert "&lt;b&gt;.jpg is empty" in cards
     assert json.dumps(cards)
+
+
+def test_of_very_many_broken_files_some_are_listed() -> None:
+    cards = results.image_cards(Asked("red"), [], str, left_out=[f"{number}.jpg is empty" for number in range(4321)])
+    assert "4321 remarks on files" in cards
+    assert cards.count(".jpg is empty</li>") == 100
+    assert "<li>and 4221 more</li>" in cards
+
+
+@pytest.mark.parametrize(
+    ("sentence", "note"),
+    [
+        ("red " * 64, ""),
+        ("red " * 65, "Only the first 64 words of this sentence are read"),
+        ("red " * 64 + "-blue", ""),
+        ("rock-solid " * 40, "Only the first 32 words of this sentence are read"),  # each is read as two
+    ],
+)
+def test_a_sentence_that_is_not_read_to_its_end_is_remarked(service: Service, sentence: str, note: str) -> None:
+    notes = [each.text for each in Actions(service).notes(sentence, "") if "do" not in each.text]
+    assert len(notes) == bool(note)
+    assert all(each.startswith(note) for each in notes)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "like", "said"),
+    [
+        ("", "nothing&.jpg", "there is no picture &#x27;nothing&amp;.jpg&#x27; in this collection"),
+        ("", "${nothing}", "there is no picture &#x27;&#36;&#123;nothing&#125;&#x27; in this collection"),
+        ("-red", "", "Say what to look for, not only what to leave out"),
+        ("x" * 2001, "", "That is 2,001 characters"),
+    ],
+)
+def test_what_is_wrong_with_an_address_stands_where_its_results_would_be(
+    service: Service, sentence: str, like: str, said: str
+) -> None:
+    from vse_demo.app.actions import with_hints
+
+    find = with_hints(Actions(service).find_addressed)
+    with pytest.warns(UserWarning, match=r"\w"):  # the hint on the page, where there is none
+        [answer] = find(sentence, None, like, 5, "", "none", Turns(), 1, lambda *_, **__: None)
+    assert said in answer[0]
+
+
+def test_an_uploaded_file_that_is_no_picture_changes_nothing(service: Service) -> None:
+    import gradio as gr
+
+    take = Actions(service).take
+    with pytest.warns(UserWarning, match="bad.jpg is empty"), pytest.raises(gr.Error):
+        take(FileError("bad.jpg is empty"), False)
+    with pytest.raises(gr.Error):
+        take(None, True)  # the field that was emptied because of that
+    assert take(None, False) == gr.skip()
+    picture = Image.new("RGB", (9, 9))
+    picture.info["shown"] = False
+    assert take(picture, False) is picture
 
 
 def test_a_search_tells_of_broken_files_and_of_those_that_no_caption_file_names(

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -184,12 +185,13 @@ def test_a_bad_upload_is_refused_with_a_sentence_and_no_markup(page: Page, tmp_p
     bad = tmp_path / "<img src=x onerror=alert(1)>.jpg"
     bad.write_bytes(b"no picture")
     expect(page.locator("#found-captions .card")).to_have_count(5)  # of a picture to begin with
+    before = page.locator("#found-captions .cards").get_attribute("data-asked")
     page.locator("#give input[type=file]").set_input_files(bad)
     expect(page.get_by_text(hostile.UNKNOWN).first).to_be_visible()
     heading = page.locator(".toast-title").first.evaluate("each => getComputedStyle(each, '::before').content")
     assert heading == '"Please look again"'
-    expect(page.get_by_text("The nearest captions appear here")).to_be_visible()  # not those of another picture
     expect(page.locator("#give .picture-field img")).to_have_count(0)
+    assert page.locator("#found-captions .cards").get_attribute("data-asked") == before  # what was there stays
 
 
 def test_the_name_of_a_photo_in_an_error_is_text(page: Page, place: Path) -> None:
@@ -244,6 +246,8 @@ def test_half_a_sign_is_answered(server: Server) -> None:
     [
         ([None, "given"], hostile.EMPTY),
         (["a dog", "clip"], "unknown model 'clip'; choose one of given"),
+        (["a dog", {}], "model must be text, not an object"),
+        ([["a dog", 3], "given"], "sentence must be text, not a number"),
         (["a dog", None], None),  # the default model
         (["a dog"], None),
         ([], "the argument 'sentence' is missing"),
@@ -274,7 +278,8 @@ def test_odd_requests_get_no_traceback(server: Server, data: list[object], reaso
         (b'{"sentence": "a dog", "base": "http://evil/"}', "unknown argument 'base'"),
         (b'{"sentence": "a dog", "limit": 9}', "unknown argument 'limit'; this function takes sentence, model, k"),
         (b'{"sentence": "a dog", "k": 2.5}', "k must be a whole number from 1 to 500, not 2.5"),
-        (b'{"sentence": 5}', hostile.EMPTY),
+        (b'{"sentence": 5}', "sentence must be text, not a number"),
+        (b'{"sentence": null}', hostile.EMPTY),
     ],
 )
 def test_plain_requests_that_are_wrong_get_a_sentence(server: Server, body: bytes, reason: str) -> None:
@@ -426,6 +431,25 @@ def test_requests_that_are_too_large_are_refused_unread(server: Server, route: s
             f"POST /gradio_api/{route} HTTP/1.1\r\nHost: a\r\nContent-Length: {2 * size}\r\n\r\n".encode()
         )
         assert b" 413 " in connection.recv(100)
+
+
+def test_routes_that_promise_json_refuse_what_is_too_large_in_json(server: Server) -> None:
+    connection = http.client.HTTPConnection(server.address.removeprefix("http://"), timeout=HANGS)
+    connection.putrequest("POST", "/find_images")
+    connection.putheader("Content-Length", str(MAX_REQUEST + 1))
+    connection.endheaders()  # it is not read
+    with contextlib.closing(connection), connection.getresponse() as answer:
+        assert answer.status == 413
+        assert json.load(answer) == {"error": f"More than {MAX_REQUEST:,} bytes are not taken."}
+
+
+@pytest.mark.parametrize("path", ["call/nothing", "call/v2/nothing", "run/nothing", "call/nothing/1"])
+def test_a_function_that_is_none_is_not_found(server: Server, path: str) -> None:
+    before = server.log.read_text().count("Traceback")
+    code, content = status(server, f"/gradio_api/{path}", "POST", b'{"data": ["a dog"]}')
+    assert code == 404
+    assert content.startswith(b"There is no function 'nothing'; there are find_images, find_similar,")
+    assert server.log.read_text().count("Traceback") == before
 
 
 @pytest.mark.parametrize("path", ["/gradio_api/call/find_images", "/gradio_api/upload"])

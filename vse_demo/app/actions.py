@@ -45,7 +45,7 @@ class Actions:
         """Wait until the collection is there, and show how far it is."""
         began: tuple[float, int] | None = None
         for done, total in self.service.progress(model):
-            if began is None and done:
+            if done and (began is None or done < began[1]):  # files are looked at first, then images encoded
                 began = time.monotonic(), done
             left = time_left(began, done, total)
             progress((done, total) if total else None, desc=f"Getting to know the pictures{left}", unit="pictures")
@@ -61,7 +61,7 @@ class Actions:
         turns.begin("images", asked)
         self.wait(model, progress)
         query = self.service.ask(sentence, picture, model)
-        number = max(1, min(int(count), results.MOST))
+        number = within(count)
         found = self.service.find_images(query, number)
         about = Asked(sentence, like, picture is not None and not like, number, asked)
         rows = [image_row(self.service, each) for each in found]
@@ -90,6 +90,22 @@ class Actions:
         if turns.show("images", asked):
             yield NO_IMAGES, "", gr.skip()
 
+    def find_addressed(
+        self, sentence: str, upload: Upload, like: str, count: float, model: str, mapped: str, turns: Turns,
+        asked: float, progress: gr.Progress = PROGRESS,
+    ) -> Iterator[Any]:  # fmt: skip
+        """The same for what the address asks; what is wrong with it stands where its results would be."""
+        turns.begin("images", asked)
+        answered = False
+        try:
+            for answer in self.find_again(sentence, upload, like, count, model, mapped, turns, asked, progress):
+                answered = True
+                yield answer
+        except (ValueError, FileNotFoundError) as error:
+            if not answered and turns.show("images", asked):
+                yield results.refusal(str(error), like), "", gr.skip()
+            raise
+
     def left_out(self) -> list[str]:
         """What is to be said of the files of the collection."""
         report = self.service.found()
@@ -99,14 +115,18 @@ class Actions:
         return [sanitize_text(each) for each in said]
 
     def notes(self, sentence: str, model: str) -> list[Note]:
-        """What is to be said of a sentence: words that the model does not know, and what may have been meant."""
+        """What is to be said of a sentence: that it is too long, words that the model does not know, and what may have
+        been meant."""
+        read, notes = self.service.words_read(sentence, model), list[Note]()
+        if read is not None:
+            notes.append(Note(f"Only the first {read} words of this sentence are read: models read no more."))
         lexicon = self.service.lexicon(model)
         unknown = lexicon.unknown(sentence) if lexicon else []
-        if not unknown or lexicon is None:
-            return []
-        words = ", ".join(f"“{word}”" for word in unknown[:5])
-        text = f"This model does not know {'the word' if len(unknown) == 1 else 'the words'} {words}."
-        return [Note(text, lexicon.correct(sentence))]
+        if unknown and lexicon is not None:
+            words = ", ".join(f"“{word}”" for word in unknown[:5])
+            text = f"This model does not know {'the word' if len(unknown) == 1 else 'the words'} {words}."
+            notes.append(Note(text, lexicon.correct(sentence)))
+        return notes
 
     def choose_image(
         self, upload: Upload, like: str, model: str, turns: Turns, asked: float, event: gr.SelectData
@@ -120,7 +140,7 @@ class Actions:
         return why if turns.is_current("why image", asked, "images", searched) else gr.skip()
 
     def find_captions(
-        self, upload: Upload, sample: str, model: str, mapped: str, turns: Turns, asked: float,
+        self, upload: Upload, sample: str, count: float, model: str, mapped: str, turns: Turns, asked: float,
         progress: gr.Progress = PROGRESS,
     ) -> Iterator[Any]:  # fmt: skip
         """-> captions, why the first one matches, the image's mark on the map; the captions first."""
@@ -131,9 +151,11 @@ class Actions:
             return
         self.wait(model, progress)
         query = self.service.encode_image(image, model)
-        found = self.service.find_captions(query)
+        number = within(count)
+        found = self.service.find_captions(query, number)
         far = bool(self.service.is_far(query, found, "i2t"))
-        cards = results.caption_cards(found, asked, [caption_row(self.service, each) for each in found], far)
+        rows = [caption_row(self.service, each) for each in found]
+        cards = results.caption_cards(found, Asked(count=number, at=asked), rows, far)
         if not turns.show("captions", asked):
             return
         yield cards, gr.skip(), gr.skip()
@@ -155,20 +177,20 @@ class Actions:
         return why if turns.is_current("why caption", asked, "captions", searched) else gr.skip()
 
     def begin_captions(
-        self, upload: Upload, sample: str, model: str, mapped: str, turns: Turns, asked: float,
+        self, upload: Upload, sample: str, count: float, model: str, mapped: str, turns: Turns, asked: float,
         progress: gr.Progress = PROGRESS,
     ) -> Iterator[Any]:  # fmt: skip
         """The same when the tab is opened, for one of the collection's images if none was given; only once."""
         if "captions" not in turns.begun:
-            yield from self.find_captions(upload, sample or self.first, model, mapped, turns, asked, progress)
+            yield from self.find_captions(upload, sample or self.first, count, model, mapped, turns, asked, progress)
 
     def repeat_captions(
-        self, upload: Upload, sample: str, model: str, mapped: str, turns: Turns, asked: float,
+        self, upload: Upload, sample: str, count: float, model: str, mapped: str, turns: Turns, asked: float,
         progress: gr.Progress = PROGRESS,
     ) -> Iterator[Any]:  # fmt: skip
         """The same by another model, if there are captions on the page or on their way."""
         if "captions" in turns.begun:
-            yield from self.find_captions(upload, sample or self.first, model, mapped, turns, asked, progress)
+            yield from self.find_captions(upload, sample or self.first, count, model, mapped, turns, asked, progress)
 
     def image_of(self, upload: Upload, name: str) -> Image.Image | None:
         """The image that was given: an upload, or one of the collection by its name."""
@@ -200,9 +222,11 @@ class Actions:
         own = self.service.recognise(image)
         return None if own is None else self.service.photo(own.name)
 
-    def enlarge(self, event: gr.EventData) -> str:
-        """-> an image of the collection in large."""
-        name = unpack_text(event.value)
+    def enlarge(self, packed: str) -> Any:
+        """-> an image of the collection in large, if the page still wants one."""
+        if not packed:
+            return gr.skip()
+        name = unpack_text(packed)
         return results.large_view(self.service.photo(name), self.service.describe(name))
 
     def pick(self, event: gr.SelectData) -> tuple[None, str]:
@@ -210,22 +234,29 @@ class Actions:
         return None, read_choice(event)[0]
 
     def open_captions(
-        self, tab: str, upload: Upload, sample: str, model: str, mapped: str, turns: Turns, asked: float,
+        self, tab: str, upload: Upload, sample: str, count: float, model: str, mapped: str, turns: Turns, asked: float,
         progress: gr.Progress = PROGRESS,
     ) -> Iterator[Any]:  # fmt: skip
         """-> the captions that the address asks for, if it does."""
         if tab == "captions":
-            yield from self.find_captions(upload, sample or self.first, model, mapped, turns, asked, progress)
+            yield from self.find_captions(upload, sample or self.first, count, model, mapped, turns, asked, progress)
 
     def open_map(self, tab: str, *arguments: Any) -> tuple[Any, Any]:
         """-> the map that the address asks for, if it does."""
         return self.draw_map(*arguments) if tab == "space" else (gr.skip(), gr.skip())
 
-    def preview(self, upload: Upload) -> Any:
-        """-> an upload that browsers do not show, such as TIFF, in a form that they do; nothing if it is no image."""
+    def take(self, upload: Upload, emptied: bool) -> Any:
+        """-> an upload that browsers do not show, such as TIFF, in a form that they do.
+
+        Raises:
+            gr.Error: It is no image, which is said, or the page itself has emptied the field because of that: nothing
+                more is to be done.
+        """
         if isinstance(upload, FileError):
-            return None
-        return upload if isinstance(upload, Image.Image) and not upload.info.get("shown", True) else gr.skip()
+            gr.Warning(as_sentence(upload), duration=8)
+        if isinstance(upload, FileError) or emptied:
+            raise gr.Error("", visible=False, print_exception=False)
+        return upload if upload is not None and not upload.info.get("shown", True) else gr.skip()
 
     def known(self, name: str) -> str:
         """The name of an image of the collection as an address gives it; nothing if none is named."""
@@ -278,6 +309,11 @@ def time_left(began: tuple[float, int] | None, done: int, total: int) -> str:
         return ""
     seconds = (time.monotonic() - began[0]) * (total - done) / (done - began[1])
     return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {max(seconds, 1):.0f} s left"
+
+
+def within(count: float) -> int:
+    """How many results are shown, if so many are asked for."""
+    return max(1, min(int(count), results.MOST))
 
 
 def given(upload: Upload) -> Image.Image | None:

@@ -19,7 +19,7 @@ from PIL import Image
 from vse_demo.app.guard import as_text, check_original
 from vse_demo.app.html.results import MOST
 from vse_demo.app.queries import Query
-from vse_demo.app.rows import caption_row, image_row
+from vse_demo.app.rows import caption_row, image_row, picture_row
 from vse_demo.app.service import SearchResult, Service
 from vse_demo.data.images import read_image
 from vse_demo.utils.files import FileError
@@ -42,16 +42,14 @@ class Api:
         """Find the k pictures nearest to an English sentence: name, cosine, whether it is the right one, path, address,
         captions, author, licence and source, and whether anything is close."""
         k, model = self.check_k(k), self.check_model(model)
-        return _each(sentence, lambda each: self.images(self.service.ask(each, None, model), k, base))
+        return _each(sentence, lambda each: self.images(self.service.ask(_text(each), None, model), k, base))
 
     def find_similar(
         self, image: Pictures, sentence: str = "", model: str = "", k: int = 5, base: str = ""
     ) -> list[Any]:
         """Find the k pictures nearest to a picture, or to a picture and a sentence together ("at night")."""
-        k, model = self.check_k(k), self.check_model(model)
-        if not isinstance(sentence, str):
-            raise ValueError(f"sentence must be text, not {_kind(sentence)}")
-        return _each(image, lambda each: self.images(self.service.ask(sentence, self.picture(each), model), k, base))
+        k, model, text = self.check_k(k), self.check_model(model), _text(sentence)
+        return _each(image, lambda each: self.images(self.service.ask(text, self.picture(each), model), k, base))
 
     def find_captions(self, image: Pictures, model: str = "", k: int = 5, base: str = "") -> list[Any]:
         """Find the k captions nearest to a picture: caption, cosine, whether it is a right one, its picture with
@@ -66,30 +64,33 @@ class Api:
 
         return _each(image, captions)
 
-    def explain(self, image: str | dict[str, Any], sentence: str, model: str = "") -> dict[str, Any]:
-        """Split the cosine of a picture and a sentence over words and over the picture's grid of cells."""
+    def explain(self, image: str | dict[str, Any], sentence: str, model: str = "", base: str = "") -> dict[str, Any]:
+        """Split the cosine of a picture and a sentence over words and over the picture's grid of cells; of a picture of
+        the collection also name, author, licence and source."""
         model = self.check_model(model)
-        text = self.service.encode_text(sentence, model)
+        text = self.service.encode_text(_text(sentence), model)
         why = self.service.explain(self.service.encode_image(self.picture(image), model), text)
         words = [{"word": word, "part": part} for word, part in zip(why.words, why.parts.tolist(), strict=True)]
-        return {"score": why.score, "words": words, "rest": why.rest, "cells": why.heat_map.tolist()}
+        known = isinstance(image, str) and image in self.service.files
+        about = picture_row(self.service, str(image), base) if known else {}
+        return {"score": why.score, **about, "words": words, "rest": why.rest, "cells": why.heat_map.tolist()}
 
     def embed(self, sentence: Sentences = "", image: Pictures = "", model: str = "") -> dict[str, Any]:
         """Encode sentences, pictures or both as unit vectors of one space: their dot products are cosines."""
         model = self.check_model(model)
-        if not sentence and not image:
+        if _is_left_out(sentence) and _is_left_out(image):
             raise ValueError("Give a sentence, an image, or both")
 
         def text(each: Any) -> list[float]:
-            return self.service.encode_text(each, model).vector[0].tolist()
+            return self.service.encode_text(_text(each), model).vector[0].tolist()
 
         def picture(each: Any) -> list[float]:
             return self.service.encode_image(self.picture(each), model).vector[0].tolist()
 
         answer: dict[str, Any] = {"model": model, "dim": self.service.gallery(model).model.dim}
-        if sentence:
+        if not _is_left_out(sentence):
             answer["sentence"] = _each(sentence, text)
-        if image:
+        if not _is_left_out(image):
             answer["image"] = _each(image, picture)
         return answer
 
@@ -102,11 +103,15 @@ class Api:
         far = self.service.is_far(query, found, way)
         return None if far is None else not far
 
-    def check_model(self, model: str) -> str:
+    def check_model(self, model: Any) -> str:
         names = list(self.service.sources)
-        if model and model not in names:
+        if _is_left_out(model):
+            return self.service.default
+        if not isinstance(model, str):
+            raise ValueError(f"model must be text, not {_kind(model)}")
+        if model not in names:
             raise ValueError(f"unknown model {model!r}; choose one of {', '.join(names)}")
-        return model or self.service.default
+        return model
 
     def check_k(self, k: int) -> int:
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= MOST:
@@ -123,7 +128,7 @@ class Api:
             return read_image(self.service.file(given))
         if isinstance(given, dict):
             return _read_upload(given)
-        if not given:
+        if _is_left_out(given):
             raise ValueError("Give a picture first")
         raise ValueError(f"image must be the name of a picture, a data: address or a file, not {_kind(given)}")
 
@@ -137,8 +142,21 @@ def _each(given: Any, function: Callable[[Any], Any]) -> Any:
     return [function(each) for each in given]
 
 
+def _is_left_out(given: Any) -> bool:
+    """Whether an argument is not given; other values that are empty, such as a list of nothing, are mistakes."""
+    return given is None or given == ""
+
+
+def _text(given: Any) -> str:
+    if _is_left_out(given):
+        return ""
+    if not isinstance(given, str):
+        raise ValueError(f"sentence must be text, not {_kind(given)}")
+    return given
+
+
 def _kind(value: Any) -> str:
-    names = {"list": "a list", "dict": "an object", "NoneType": "nothing", "bool": "true or false"}
+    names = {"list": "a list", "dict": "an object", "bool": "true or false", "Image": "a picture"}
     return names.get(type(value).__name__, "a number")
 
 
@@ -202,8 +220,8 @@ def endpoints(api: Api) -> dict[str, Callable[..., Any]]:
     def find_captions(request: gr.Request, image: Pictures, model: str = "", k: int = 5) -> list[Any]:
         return api.find_captions(image, model, k, base_of(request))
 
-    def explain(image: str | dict[str, Any], sentence: str, model: str = "") -> dict[str, Any]:
-        return api.explain(image, sentence, model)
+    def explain(request: gr.Request, image: str | dict[str, Any], sentence: str, model: str = "") -> dict[str, Any]:
+        return api.explain(image, sentence, model, base_of(request))
 
     def embed(sentence: Sentences = "", image: Pictures = "", model: str = "") -> dict[str, Any]:
         return api.embed(sentence, image, model)

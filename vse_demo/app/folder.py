@@ -66,7 +66,8 @@ class FolderGalleries:
         folders = {name: self.root / "galleries" / self._place(model) for name, model in models.items()}
         try:
             galleries = {name: open_cached(folders[name], model) for name, model in models.items()}
-            self.report = sync_stores(list(galleries.values()), self.dataset, report=self._tell)[0]
+            tell = self._tell
+            self.report = sync_stores(list(galleries.values()), self.dataset, report=tell, look=tell)[0]
         except OSError as error:
             place = self.root / "galleries"
             raise FileError(f"{place} cannot be a cache ({error.strerror}): set VSE_DEMO_CACHE") from error

@@ -24,7 +24,9 @@ MAX_UPLOAD = 20_000_000  # bytes of an image
 MAX_REQUEST = 2_000_000  # bytes of any other request: enough to tell that a sentence is too long
 FETCH = "async_ssrf_protected_get"  # Gradio's function that fetches an address, in `processing_utils`
 SHOWN = {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}  # files that browsers show
-TAKE_FILES = ("/find_similar", "/find_captions", "/explain", "/embed")  # routes over plain HTTP
+FUNCTIONS = ("find_images", "find_similar", "find_captions", "explain", "embed")  # for programs
+PLAIN_HTTP = tuple(f"/{name}" for name in FUNCTIONS)
+TAKE_FILES = PLAIN_HTTP[1:]
 ROUTES = {  # of Gradio's API that the page, its API and MCP need
     "app_id", "call", "cancel", "file", "heartbeat", "info", "mcp", "openapi.json", "queue", "reset", "run",
     "startup-events", "theme.css", "upload", "upload_progress",
@@ -51,6 +53,9 @@ class Guard:
         if not is_known(scope["path"]):
             await answer(send, 404, "There is nothing here.")
             return
+        if (name := called_function(scope["path"])) not in (None, *FUNCTIONS):
+            await answer(send, 404, f"There is no function {name!r}; there are {', '.join(FUNCTIONS)} (see /docs).")
+            return
         takes_files = scope["path"].endswith(("/upload", *TAKE_FILES))
         limit = MAX_UPLOAD + 10_000 if takes_files else MAX_REQUEST  # an upload has headers
         seen, started = 0, False
@@ -68,15 +73,15 @@ class Guard:
             started = True
             await send(message)
 
-        too_large = f"More than {limit:,} bytes are not taken."
+        too_large, in_json = f"More than {limit:,} bytes are not taken.", scope["path"] in PLAIN_HTTP
         if declared_length(scope) > limit:
-            await answer(send, 413, too_large)
+            await answer(send, 413, too_large, in_json)
             return
         try:
             await self.app(scope, counted, watched)
         except TooLargeError:
             if not started:
-                await answer(send, 413, too_large)
+                await answer(send, 413, too_large, in_json)
         except (TypeError, KeyError) as error:  # arguments that Gradio's API by names does not know
             if started or not scope["path"].startswith("/gradio_api/call/v2/"):
                 raise
@@ -89,17 +94,24 @@ def is_known(path: str) -> bool:
     return of_api is None or (of_api[1] in ROUTES and "://" not in of_api[2])
 
 
+def called_function(path: str) -> str | None:
+    """The function that a request to Gradio's API calls by its name, if it does."""
+    call = re.match(r"/gradio_api/(?:call(?:/v2)?|run)/([^/]*)", path)
+    return call and call[1]
+
+
 def declared_length(scope: Scope) -> int:
     """The length that a request declares, or 0."""
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     return int(lengths[0]) if lengths and lengths[0].isdigit() else 0
 
 
-async def answer(send: Send, status: int, sentence: str) -> None:
+async def answer(send: Send, status: int, sentence: str, in_json: bool = False) -> None:
     """Answer a request with a sentence, and close the connection."""
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    kind, body = (b"application/json", json.dumps({"error": sentence})) if in_json else (b"text/plain", sentence)
+    headers = [(b"content-type", kind + b"; charset=utf-8"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": sentence.encode()})
+    await send({"type": "http.response.body", "body": body.encode()})
 
 
 def is_free(port: int) -> bool:

@@ -17,11 +17,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from vse_demo.app.api import MAX_BATCH, Api, read_bytes
+from vse_demo.app.guard import FUNCTIONS
 from vse_demo.app.html.docs import docs_page
 from vse_demo.app.html.results import MOST
 from vse_demo.app.service import Service
 
-FUNCTIONS = ("find_images", "find_similar", "find_captions", "explain", "embed")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # all are answered, so that the answer is JSON
 AT_A_TIME = 2  # requests that are computed
 MAX_WAITING = 100  # requests that wait; more are refused

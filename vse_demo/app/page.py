@@ -36,6 +36,10 @@ REMEMBER = """(text, query, ...boxes) => {
     vse.visit({ q: text }); vse.remember(text);
     return [text, 'sentence', text, text];
 }"""  # what is asked, in the address and both search fields too, and that it is a sentence
+EMPTIED = """field => {
+    const mine = vse.emptied === true; vse.emptied = false;
+    return [field, mine];
+}"""  # an upload, and whether it was the page that took it away
 RESTORE = read_text("restore.js")
 THEME = gr.themes.Soft(
     primary_hue="blue", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
@@ -44,6 +48,8 @@ THEME = gr.themes.Soft(
     block_title_text_color="*primary_700", block_label_text_color="*primary_700", link_text_color_dark="*secondary_400",
     link_text_color_visited="*secondary_700", link_text_color_visited_dark="*secondary_400",
     button_primary_background_fill="*primary_600", button_primary_background_fill_hover="*primary_700",
+    body_text_color_subdued="*neutral_500", checkbox_label_background_fill_selected="*primary_600",
+    checkbox_label_background_fill_selected_dark="*primary_600",
 )  # fmt: skip
 STYLE = read_text("style.css")
 Cards = functools.partial(HtmlBlock, js_on_load=read_text("cards.js"))
@@ -103,6 +109,8 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
         tab = gr.Textbox("", visible=False)  # the one that is open
         latest = gr.Textbox("sentence", visible=False)  # what was given last, a sentence or a picture
         mapped = gr.Textbox("", visible=False)  # the model whose map is on the page
+        emptied = gr.Checkbox(False, visible=False)  # whether the page itself has taken an upload away
+        wanted = gr.Textbox("", visible=False)  # an image of the collection to be shown in large
         asked = gr.Number(0, visible=False)  # when an event happens: NOW puts the time in its place
         turns = gr.State(Turns())
 
@@ -118,6 +126,14 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
         ) -> Any:
             return on(trigger, action, [field, upload, like, count, model, mapped], [found_images, why_image, space])
 
+        def taken(field: gr.Image) -> Any:
+            """What happens when a picture has been read, or taken away; a file that is none changes nothing."""
+            read = field.change(
+                actions.take, [field, emptied], field, js=EMPTIED, show_progress_on=emptied, api_visibility="private"
+            )
+            read.failure(None, field, field, js="field => { vse.emptied = field !== null; return null; }")
+            return read
+
         # A search, by a sentence or a picture
         boxes = [sentence, map_sentence]
         chips.click(None, chips, sentence, js=f"index => {json.dumps(list(examples))}[index]")
@@ -127,17 +143,17 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
         ):  # fmt: skip
             trigger(None, [field, query, *boxes], [query, latest, *boxes], js=REMEMBER)
             find(trigger, field, actions.find)
-        given = upload.change(
+        given = taken(upload).success(
             None, sentence, [like, query, map_sentence],
             js="text => { vse.visit({ like: '', q: text }); return ['', text, text]; }",
         )  # fmt: skip
         find(given.then, sentence)
         on(found_images.select, actions.choose_image, [upload, like, model], [why_image])
-        of_captions, for_captions = [found_captions, why_caption, space], [image, sample, model, mapped]
+        of_captions, for_captions = [found_captions, why_caption, space], [image, sample, count, model, mapped]
         picked = samples.select(with_hints(actions.pick), None, [image, sample], api_visibility="private")
         on(picked.then, actions.find_captions, for_captions, of_captions)
         picked.then(None, sample, None, js="name => vse.visit({ picture: name })")
-        chosen = image.change(
+        chosen = taken(image).success(
             None, [image, sample], sample,
             js="(image, name) => { if (image) vse.visit({ picture: '' }); return image ? '' : name; }",
         )  # fmt: skip
@@ -145,9 +161,10 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
         for trigger in (image.input, samples.select):
             trigger(None, None, latest, js="() => 'picture'")
         on(found_captions.select, actions.choose_caption, [image, sample, model], [why_caption])
-        for picture in (upload, image):
-            picture.upload(actions.preview, picture, picture, api_visibility="private")
-        large.enlarge(with_hints(actions.enlarge), None, large, show_progress="hidden", api_visibility="private")
+        large.enlarge(  # which item is read when the request is made: Gradio would repeat the first of several events
+            with_hints(actions.enlarge), wanted, large, js="() => vse.wanted()", trigger_mode="always_last",
+            show_progress="hidden", api_visibility="private",
+        )  # fmt: skip
 
         # Another model, another tab
         on_map = [latest, query, image, sample, model, mapped]
@@ -165,7 +182,7 @@ def make_page(service: Service, examples: Sequence[str] = EXAMPLES) -> gr.Blocks
         fields = [*asked_now, like, count, model, tabs, tab, sample, latest]
         for trigger in (blocks.load, whole.restore):
             read = trigger(None, [upload, *asked_now], fields, js=RESTORE.replace("SETTINGS", json.dumps(settings)))
-            find(read.then, query)
+            find(read.then, query, actions.find_addressed)
             on(read.then, actions.open_captions, [tab, *for_captions], of_captions)
             on(read.then, actions.open_map, [tab, *on_map], [space, mapped])
     return blocks

@@ -95,6 +95,14 @@ def encode_text(model: EmbeddingModel, name: str, sentence: str) -> TextQuery:
     return TextQuery(name, vector, features, sentence)
 
 
+def words_read(model: EmbeddingModel, sentence: str) -> int | None:
+    """How many words of a sentence a model reads; None if it reads all of them, or if that cannot be told."""
+    words = split_minus(sentence)[0]
+    numbers = [member.tokenizer.word_numbers(words) for member in members_of(model)]
+    read = [max(each) + 1 for each in numbers if len(each) >= MAX_TOKENS]  # of models that read to their end
+    return min(read) if read and min(read) < len(words.split()) else None
+
+
 def encode_image(model: EmbeddingModel, name: str, image: ImageLike) -> ImageQuery:
     """Encode an image; members of an ensemble that have the same backbone share its features."""
     image, members = as_image(image), members_of(model)

@@ -30,8 +30,12 @@ def image_row(service: Service, result: SearchResult, base: str = "") -> dict[st
 
 def caption_row(service: Service, result: SearchResult, base: str = "") -> dict[str, Any]:
     """A caption that was found: its text, score, whether it is a right one, the picture it was written for, credit."""
-    photo = service.photo(result.picture)
-    return {**_scored(result), "picture": result.picture, "url": base + picture_url(result.picture), **_credit(photo)}
+    return {**_scored(result), **picture_row(service, result.picture, base)}
+
+
+def picture_row(service: Service, name: str, base: str = "") -> dict[str, Any]:
+    """The picture that something is about: name, address, credit."""
+    return {"picture": name, "url": base + picture_url(name), **_credit(service.photo(name))}
 
 
 def _scored(result: SearchResult) -> dict[str, Any]:

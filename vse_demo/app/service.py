@@ -31,6 +31,7 @@ from vse_demo.app.queries import (
     encode_text,
     mix,
     split_minus,
+    words_read,
 )
 from vse_demo.app.spelling import Lexicon
 from vse_demo.data.images import ImageFile, ImageLike, as_image, read_image
@@ -248,6 +249,10 @@ class Service:
         gallery = self.gallery(model)
         captions = itertools.islice(itertools.chain.from_iterable(self.captions.values()), ENOUGH)
         return self._fact("lexicon", model, lambda: Lexicon.of(gallery.model, list(captions), self.real_words()))
+
+    def words_read(self, sentence: str, model: str = "") -> int | None:
+        """How many words of a sentence a model reads; None if it reads all of them, or if that cannot be told."""
+        return words_read(self.gallery(model).model, sentence)
 
     def _fact(self, what: str, model: str, find: Callable[[], Any]) -> Any:
         """What is asked of a model for every search and costs more than the search, such as a hash of its weights."""

@@ -10,7 +10,7 @@ import os
 import warnings
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -76,7 +76,10 @@ class Found:
     broken: dict[str, str] = field(default_factory=dict)
     unlisted: set[str] = field(default_factory=set)  # digests of images that the caption file does not name
 
-    def scan(self, data: CaptionedImages, source: str = "", split: str = "", progress: bool = False) -> None:
+    def scan(
+        self, data: CaptionedImages, source: str = "", split: str = "", progress: bool = False,
+        tell: Callable[[int], object] | None = None,
+    ) -> None:  # fmt: skip
         """Take in some images. Of several with the same content the first counts, with the captions of all."""
         with (
             ThreadPoolExecutor(4) as pool,
@@ -95,6 +98,8 @@ class Found:
                         self.entries[digest] = Entry(digest, name, here, source, path, split, metadata)
                         self.images[digest] = image
                 bar.update(len(digests))
+                if tell is not None:
+                    tell(len(digests))
 
     def _add_captions(self, digest: str, captions: tuple[str, ...]) -> None:
         entry = self.entries[digest]
@@ -108,6 +113,7 @@ def sync_stores(
     splits: Sequence[str] | None = None,
     progress: bool = True,
     report: Report | None = None,
+    look: Report | None = None,
 ) -> list[SyncReport]:
     """Make stores equal to a folder, all in one pass; see `Store.sync`.
 
@@ -120,11 +126,12 @@ def sync_stores(
         splits: Only these; without them, all splits and the images of none.
         progress: Whether to show bars in the terminal.
         report: Is told how many images are done, with their captions, and of how many.
+        look: Is told before that how many files have been looked at, and of how many.
     """
     with ExitStack() as stack:
         for store in stores:
             stack.enter_context(store.writing())
-        found = find_images(dataset, splits, progress)
+        found = find_images(dataset, splits, progress, look)
         plans = [_Plan(store, found, os.path.abspath(dataset.folder), splits) for store in stores]
         for plan in plans:
             plan.store.discard(plan.gone)
@@ -188,16 +195,28 @@ def add_images(store: "Store", data: CaptionedImages, progress: bool = True, rep
     return len(new) - len(work.failed)
 
 
-def find_images(dataset: Dataset, splits: Sequence[str] | None = None, progress: bool = False) -> Found:
+def find_images(
+    dataset: Dataset, splits: Sequence[str] | None = None, progress: bool = False, look: Report | None = None
+) -> Found:
     """Look at every image of a folder: its digest, name and captions."""
     found, source = Found(), os.path.abspath(dataset.folder)
-    for split in dataset.splits if splits is None else splits:
-        data, missing = dataset.present(split)
+    parts = [(split, *dataset.present(split)) for split in (dataset.splits if splits is None else splits)]
+    others = dataset.unlisted() if splits is None else None
+    seen, total = 0, sum(len(data) for _, data, _ in parts) + (len(others) if others else 0)
+
+    def tell(count: int) -> None:
+        nonlocal seen
+        seen += count
+        if look is not None:
+            look(seen, total)
+
+    tell(0)
+    for split, data, missing in parts:
         found.broken.update({name: f"{name} is missing" for name in missing})
-        found.scan(data, source, split, progress)
-    if splits is None:
+        found.scan(data, source, split, progress, tell)
+    if others is not None:
         listed = set(found.entries)
-        found.scan(dataset.unlisted(), source, "", progress)
+        found.scan(others, source, "", progress, tell)
         found.unlisted = found.entries.keys() - listed
     return found
 

@@ -32,7 +32,9 @@ const watchEnd = () => {  // many results have a box of their own, which asks fo
   box.addEventListener('scroll', () => { kept.top = box.scrollTop; });
   if (!more) return;
   const end = new IntersectionObserver(seen => {
-    if (seen.some(each => each.isIntersecting) && box.scrollTop > 0) { end.disconnect(); more.click(); }
+    if (!box.scrollTop || !seen.some(each => each.isIntersecting)) return;
+    end.disconnect();
+    window.vse.go(Object.fromEntries(new URLSearchParams(more.dataset.go)), 'replaceState');
   }, { root: box });
   end.observe(more);
 };

@@ -1,19 +1,29 @@
 // A picture in large: opened from anywhere by `vse.enlarge(item)`; arrows lead to the results beside it.
 window.vse ??= {};
-window.vse.enlarge = item => trigger('enlarge', { value: item });
-let came = null;
+let came = null, wanted = '';  // what was asked for last: arrows can be faster than answers
 const dialog = () => element.querySelector('dialog');
+const results = () => [...document.querySelectorAll('#found-pictures .card')].map(each => each.dataset.item);
+const open = () => {
+  if (dialog().open) return;
+  if (!element.contains(document.activeElement)) came = document.activeElement;
+  dialog().querySelector('.beside').hidden = !results().includes(dialog().dataset.item);
+  dialog().showModal();
+};
 const close = () => { dialog()?.close(); came?.focus?.(); };
+window.vse.wanted = () => wanted;
+window.vse.enlarge = item => {
+  wanted = item;
+  if (dialog()?.dataset.item === item) open(); else trigger('enlarge');
+};
 const beside = step => {
-  const shown = [...document.querySelectorAll('#found-pictures .card')], item = dialog().dataset.item;
-  const next = shown[shown.findIndex(each => each.dataset.item === item) + step];
-  if (next && shown.some(each => each.dataset.item === item)) window.vse.enlarge(next.dataset.item);
+  const all = results(), next = all.includes(wanted) && all[all.indexOf(wanted) + step];
+  if (next) window.vse.enlarge(next);
 };
 watch('value', () => {
-  if (!dialog() || dialog().open) return;
-  if (!element.contains(document.activeElement)) came = document.activeElement;
-  dialog().showModal();
-  dialog().addEventListener('close', () => came?.focus?.());
+  if (!dialog()) return;
+  dialog().addEventListener('close', () => { wanted = ''; came?.focus?.(); });
+  if (wanted) open();  // else it was closed before this answer came
+  if (wanted && wanted !== dialog().dataset.item) trigger('enlarge');
 });
 element.addEventListener('click', event => {
   if (event.target.closest('.close') || event.target === dialog() || event.target.closest('[data-like]')) close();

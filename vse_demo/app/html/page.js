@@ -4,15 +4,15 @@ const ASKED = 'vse_demo.asked', MOST = 12;
 const unpack = text => { try { return decodeURIComponent(text); } catch { return text; } };  // names of no Unicode stay packed
 const remembered = () => { try { return JSON.parse(localStorage.getItem(ASKED)) ?? []; } catch { return []; } };
 
-// The address says what the page shows: going somewhere is to write it and to read it again.
-window.vse.visit = changes => {
+// The address says what the page shows: going somewhere is to write it and to read it again. Scrolling is no step back.
+window.vse.visit = (changes, how = 'pushState') => {
   const url = new URL(location);
   for (const [key, value] of Object.entries(changes)) {
     if (value) url.searchParams.set(key, value); else url.searchParams.delete(key);
   }
-  if (url.href !== location.href) history.pushState(null, '', url);
+  if (url.href !== location.href) history[how](null, '', url);
 };
-window.vse.go = changes => { window.vse.visit(changes); trigger('restore'); };
+window.vse.go = (changes, how) => { window.vse.visit(changes, how); trigger('restore'); };
 addEventListener('popstate', () => trigger('restore'));
 
 // Sentences that were asked for are offered again below the search field.

@@ -7,6 +7,6 @@
   const typed = boxes.map(text => asked === query && text || at('q'));  // what was not sent yet stays
   return [
     asked, ...typed, at('like'), results, known('model', models),
-    { __type__: 'update', selected: tab }, tab, at('picture'), 'sentence',
+    { __type__: 'update', selected: tab }, tab, at('picture'), tab === 'captions' ? 'picture' : 'sentence',
   ];
 }

@@ -15,6 +15,7 @@ from vse_demo.app.service import Photo, SearchResult
 COUNTS = (5, 20, 50)  # results that one can choose to see
 MORE = 20  # more of them when one scrolls to the end
 MOST = 500
+LISTED = 100  # files of a collection that cannot be read
 MARKS = {True: ("right", "✓", "its own"), False: ("wrong", "✗", "not its own"), None: ("", "", "")}
 
 
@@ -73,10 +74,10 @@ def image_cards(
 
 
 def caption_cards(
-    found: Sequence[SearchResult], asked: float = 0, rows: Sequence[dict[str, Any]] = (), far: bool = False
+    found: Sequence[SearchResult], asked: Asked, rows: Sequence[dict[str, Any]] = (), far: bool = False
 ) -> str:
     """Show captions to choose from, as `image_cards` shows images."""
-    return _cards("captions", Asked(at=asked), "Nearest captions", found, str, rows, (), 0, far)
+    return _cards("captions", asked, "Nearest captions", found, str, rows, (), 0, far)
 
 
 def _cards(
@@ -93,9 +94,14 @@ def _cards(
     saved = pack_text(json.dumps(list(rows)))
     return render(
         "cards.html", kind=kind, title=title, sentence=asked.sentence, like=asked.like, asked=asked.at,
-        count=asked.count, counts=COUNTS if kind == "pictures" else (), cards=cards, results=saved, notes=notes,
-        more=more, far=far, left_out=left_out, marked=any(each.right is not None for each in found),
+        count=asked.count, counts=COUNTS, cards=cards, results=saved, notes=notes,
+        more=more, far=far, left_out=left_out, listed=LISTED, marked=any(each.right is not None for each in found),
     )  # fmt: skip
+
+
+def refusal(text: str, like: str) -> str:
+    """Say why there are no results, and lead on without the image that was searched by, if there is one."""
+    return render("refusal.html", text=text, like=like)
 
 
 def sample_cards(names: Sequence[str], describe: Callable[[str], str]) -> str:
