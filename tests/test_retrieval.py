@@ -257,7 +257,7 @@ def test_adding_or_deleting_one_picture_does_not_write_the_others_again(tmp_path
 
 
 SAVE_OF_MANY = """
-import sys
+import sys, threading
 from pathlib import Path
 import numpy as np, torch
 from vse_demo import Gallery
@@ -267,26 +267,33 @@ class Named:
     def fingerprint(self):
         return "a model"
 
-def memory(what):
+def memory():  # without that of files, which comes and goes as the system likes
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(what))
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("RssAnon"))
+
+def watch():
+    while not done.wait(0.001):
+        seen.append(memory())
 
 torch.set_num_threads(1)
 names, vectors = [str(number) for number in range(100_000)], torch.full((100_000, 512), 512**-0.5)
 gallery = Gallery(Named(), names, names, names, np.arange(100_000), vectors, vectors)
-Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-before = memory("VmRSS")
+seen, done = [memory()], threading.Event()
+watcher = threading.Thread(target=watch)
+watcher.start()
 gallery.save(sys.argv[1])
-print(memory("VmHWM") - before)
+done.set()
+watcher.join()
+print(max(seen) - seen[0])
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="memory is measured on Linux")
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="memory is measured on Linux")
 def test_saving_needs_the_memory_of_a_block(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SAVE_OF_MANY, tmp_path]
     run = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(run.stdout) < 80  # MB: all vectors in half precision are 205
+    assert int(run.stdout) < 150  # MB, 24 to 101 of them seen: all vectors in half precision are 205
 
 
 def test_a_reader_keeps_what_it_has_opened_while_another_writes(tmp_path: Path) -> None:

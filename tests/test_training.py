@@ -327,7 +327,7 @@ def test_resuming_a_finished_run_changes_nothing(karpathy_folder: Path, tmp_path
         ({"typos": 1.5}, "typos must be from 0 to 1, not 1.5"),
         ({"unknown_words": -0.1}, "unknown_words must be from 0 to 1, not -0.1"),
         ({"unknown_words": 0.1}, "unknown_words shows the n-grams of words, and ngram_buckets is 0: try 20000"),
-        ({"ngram_buckets": -2}, "ngram_buckets must be at least 0, not -2"),
+        ({"ngram_buckets": -2}, "ngram_buckets must be a whole number from 0 to 1048576, not -2"),
         ({"accumulate": 0}, "accumulate must be at least 1, not 0"),
         ({"clip": -1.0}, "clip must be above 0, not -1.0"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0, not 0.0"),
