@@ -13,7 +13,7 @@ a checkpoint is written, from which `--resume` goes on. At the end OUT/minilm an
 begins with the models of a run that has ended, at the full learning rate again, and uses what it computed. What is
 computed once belongs to these photos and captions: for others take another OUT. `--more-captions` is a file in
 Karpathy's layout with captions of photos that are not here; the BiGRU begins with these. With four frozen stages a run
-took 14 GB of memory, and 8 GB with jemalloc in place of glibc's malloc (`LD_PRELOAD=libjemalloc.so.2`).
+took 14 GB of memory, and 10 GB with jemalloc in place of glibc's malloc (`LD_PRELOAD=libjemalloc.so.2`).
 """
 
 import argparse

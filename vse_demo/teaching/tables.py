@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-NAME = "position: sticky; left: 0; background: var(--jp-layout-color0, #fff); text-align: left; white-space: nowrap; max-width: none"
+BACKGROUND = "background: var(--jp-layout-color0, #fff)"  # of JupyterLab's theme
+NAME = f"position: sticky; left: 0; {BACKGROUND}; text-align: left; white-space: nowrap; max-width: none"
 
 
 @dataclass(frozen=True)
