@@ -38,8 +38,9 @@ def test_the_first_photo_of_each_sentence_is_told_with_whether_it_fits() -> None
 
 
 def test_every_sentence_is_there_once_and_its_photos_are_in_the_gallery() -> None:
-    entries = json.loads(FILE.read_text(encoding="utf-8"))["sentences"]
-    assert len(entries) == 60
-    assert Counter(entry["sentence"] for entry in entries).most_common(1)[0][1] == 1
+    asked = json.loads(FILE.read_text(encoding="utf-8"))
+    entries, elsewhere = asked["sentences"], asked["elsewhere"]
+    assert (len(entries), len(elsewhere)) == (60, 16)
+    assert Counter([*(entry["sentence"] for entry in entries), *elsewhere]).most_common(1)[0][1] == 1
     photos = {path.name for path in (shipped("gallery") / "images").iterdir()}
     assert all(entry["photos"] and set(entry["photos"]) <= photos for entry in entries)

@@ -94,6 +94,24 @@ def test_the_table_of_the_readme_is_what_was_measured():
         assert figures["flickr30k, a typo in each caption"]["rsum"] > 0.9 * figures["flickr30k"]["rsum"]
 
 
+def test_what_a_score_means_is_told_as_it_was_measured():
+    """By `scripts/ship_model.py` and `scripts/measure_shipped.py`."""
+    page, found = (ROOT / "docs" / "scores.md").read_text(), read_evidence("shipped")
+    names = ("grid-minilm", "grid-bigru", "ensemble")
+    calibrations = [load_shipped(name).model.calibration for name in names]
+    for gallery in (30, 100, 300, 1964):
+        cells = []
+        for calibration in calibrations:
+            for table in (calibration.table(way, gallery) for way in ("t2i", "i2t")):
+                cells.append(f"{table.score_for(0.5):.2f} · {table.nothing_below:.2f} · {table.misses:.0%}")
+        assert f"| {gallery:,} | {' | '.join(cells)} |".replace("%", " %") in page
+    told = [found[name]["told that nothing is close"] for name in names]
+    shares = "{:.0%} (`grid-minilm`), {:.0%} (`grid-bigru`) and {:.0%} (`ensemble`)"
+    words = page.replace("\n", " ").replace(" %", "%")
+    assert shares.format(*(each["captions"] for each in told)) in words
+    assert "{}, {} and {} are told".format(*(round(16 * each["elsewhere"]) for each in told)) in words
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_what_was_measured_on_the_gallery_is_what_the_index_gives(galleries, name):
     gallery = galleries[name]
