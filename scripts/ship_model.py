@@ -1,6 +1,6 @@
 """Turn finished runs of `train_joint.py` into the shipped models: fp16 weights, cards, and the log as evidence.
 
-    python scripts/ship_model.py runs/joint runs/again --flickr data/flickr30k --coco data/coco --minutes 80 80
+    python scripts/ship_model.py runs/joint runs/again --flickr data/flickr30k --coco data/coco --minutes 80 70
 
 takes the models of the last run; each run but the first went on from the one before it (`--start`). It writes
 `assets/models/` (both models), `assets/indexes/` (the photo gallery as each sees it), `assets/maps/`, and
@@ -80,7 +80,8 @@ def main() -> None:
 
     rows, minutes = read_logs(chosen.runs), sum(chosen.minutes)
     again = (
-        "each run went on from the weights of the one before it in half precision, at the full rate again; "
+        "each run went on from the weights of the one before it in half precision, at the full rate again, and the "
+        "second was stopped and resumed several times; "
         if len(chosen.runs) > 1 else ""
     )  # fmt: skip
     validation = {"flickr": open_dataset(chosen.flickr), "coco": open_dataset(chosen.coco)}

@@ -3,7 +3,7 @@
     python scripts/pretrained.py --out pretrained
     python scripts/train_joint.py --coco data/coco --flickr data/flickr30k --pretrained pretrained --out runs/joint \\
         --more-captions captions_without_photos.json --minutes 80
-    python scripts/train_joint.py … --start runs/joint --frozen-stages 4 --out runs/again --minutes 80
+    python scripts/train_joint.py … --start runs/joint --frozen-stages 4 --out runs/again --minutes 70
 
 Stem and first stages of EfficientNet-Lite2 stay frozen; their maps at 288 px, plain and mirrored, are computed once
 (5 to 7 GB in `--out`). The other stages learn, with crops of the maps, together with MiniLM's last four layers, a BiGRU
