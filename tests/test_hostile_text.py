@@ -128,7 +128,7 @@ def test_every_picture_can_be_shown_in_large(service: Service) -> None:
 def test_captions_are_nothing_but_text(service: Service) -> None:
     actions = Actions(service)
     image = service.encode_image(actions.read(actions.samples[0]))
-    cards = results.caption_cards(service.find_captions(image, k=999))
+    cards = results.caption_cards(service.find_captions(image, k=999), results.Asked())
     assert is_harmless(cards)
     assert Tags(cards).tags.count("button") > 30
     assert is_harmless(results.sample_cards(actions.samples, service.describe))
