@@ -326,11 +326,11 @@ plt.show()
 # %%
 alike = np.corrcoef(table[:, word_parts.topk(3).indices].T)[[0, 0, 1], [1, 2, 2]]
 print("correlation of each two maps:", ", ".join(f"{value:.1f}" for value in sorted(alike)))
-assert 0.1 < alike.min() < 0.9
+assert alike.min() < 0.9
 
 # %% [markdown]
-# They overlap, some more and some less, but no two are the same. Each word has a map of its own, and yet the words act together,
-# since each of them has read the whole sentence before it is pooled. We come back to that below.
+# They need not: two words can mark the same places while another marks places of its own. And yet the words act together, since
+# each of them has read the whole sentence before it is pooled. We come back to that below.
 
 # %% [markdown]
 # A sentence that is false shows more. Take the photo of a dog on the grass. There is no sofa in it, and no cat:
@@ -499,7 +499,7 @@ reveal(seen, my_guess, "“Clearly” means here: by more than a twentieth of th
 empty = torch.tensor([piece in ("[CLS]", "[SEP]", ",", ".") for piece in found.words])
 print("pieces without a meaning of their own:", int(empty.sum()), "of", len(found.words))
 print(f"they bring {float(found.text.parts[empty].sum()) / found.score:.0%} of the score")
-assert found.text.parts[empty].abs().sum() > 0.1 * found.score
+assert found.text.parts[empty].abs().sum() > 0.05 * found.score
 
 # %% [markdown]
 # **A part is not an effect.** The weights are fixed in the split, as they came out *with* all rows present. Take a row
@@ -557,7 +557,7 @@ curves = {name: (counts, [score_without(order, count) for count in counts]) for 
 
 # %% tags=["drawing"]
 ax = plots.plot_curves(curves, f"cells left out, of {len(cell_parts)}", "score of the success")
-ax.set_title("Cells with large parts matter most")
+ax.set_title("Cells with large parts matter, but less than their parts say")
 ax.set_ylim(0, None)
 plt.show()
 
@@ -568,20 +568,20 @@ for name, values in lost.items():
     print(f"  {name:20} {values[4]:4.0%} {values[10]:5.0%}")
 others = [lost[name][10] for name in ("smallest part first", "in random order")]
 assert lost["largest part first"][10] > max(others) + 0.05
-assert lost["largest part first"][4] < 0.05 and lost["largest part first"][10] < 0.25
+assert lost["largest part first"][4] < 0.05 and lost["largest part first"][10] < 0.4
 brought = float(cell_parts.topk(counts[4]).values.sum() / cell_parts.sum())
 missed = lost["largest part first"][4] / brought
 seen = "a" if missed > 0.75 else "b" if missed > 0.25 else "c"
 reveal(
     seen,
     my_guess,
-    f"They brought {brought:.0%} of the score, and without them {lost['largest part first'][4]:.0%} is lost.",
+    f"They brought {brought:.0%} of the score; without them it changes by {-lost['largest part first'][4]:+.0%}.",
 )
 
 # %% [markdown]
-# The order matters: leaving out the cells with the largest parts costs the most. Compare what they cost with what they
-# brought, for a quarter of the cells and for more than half of them. The cells that are left take over the weight, and each
-# has seen its neighbours. So a part tells where a score came from, and not what would be without it. (This is one photo, of
+# The order matters once more than half of the cells are gone: then those with the largest parts are missed the most. Compare
+# what is lost with what they brought, for these and for a quarter of the cells, which are hardly missed at all. The cells that
+# are left take over the weight, and each has seen its neighbours. So a part tells where a score came from, and not what would be without it. (This is one photo, of
 # course, and the easiest.)
 #
 # ## Part and counterfactual, for many words
