@@ -245,9 +245,9 @@ the two shipped models by `scripts/train_joint.py`; `small-minilm` and `small-bi
 of that name, which learn from Flickr30K alone with AdOpt and a frozen backbone. All else on this page tests the paper's
 claims with small models that share one budget, and was written by the two commands below.
 
-**The joint training** was two runs. In the first, stages 5 and 6 of the backbone learned, 50 photos a second on one core
-with both text encoders; in the second stage 4 too, 47 a second. (For about a third of the second run it was half as
-fast: other work shared the core, and memory ran short.) Validation RSUM of the ensemble on Flickr30K and MS-COCO was
+**The joint training** was two runs. In the first, stages 5 and 6 of the backbone learned, 50 photos a second on one
+core with both text encoders; in the second stage 4 too, 47 a second. (For about a third of the second run it was half
+as fast: other work shared the core, and memory ran short.) Validation RSUM of the ensemble on Flickr30K and MS-COCO was
 410.0 and 411.7 after the first, 416.6 and 420.0 after the second. Not tried: a last stage on Flickr30K alone (its share
 of the batches rises from 30 to 45 % at 70 % of a run), more than 288 px, all-mpnet-base-v2 as a teacher, other rates.
 

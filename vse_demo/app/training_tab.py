@@ -6,7 +6,7 @@ from vse_demo.app.html import drawings
 from vse_demo.app.parts import NAMES, HtmlBlock
 from vse_demo.shipped import RUNS
 
-TWO_PARTS = """Both models learned together, in two runs; the second began at step 1,266 with a high learning rate again.
+TWO_PARTS = """Both models learned together, in two runs; the second began at step 1,266, at a high learning rate again.
 The first 70 % of each weigh all negatives of a batch (K = 191). Then AdOpt joins in, with its K, and each model also
 learns from what both say together: the loss is another one from there on."""
 NEGATIVES = """### How many negatives?
